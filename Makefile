@@ -1,0 +1,38 @@
+# The commands of the house. `make demo` and `make test` work from a fresh clone with Python 3.11 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test test-all check bench clean
+help: ## list these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## create .venv and install everything, exact versions
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup ## train a translator on the corpus inside the package (about 4 minutes)
+	$(BIN)/dragoman demo
+
+test: setup ## the tests, under 10 minutes on 2 cores
+	$(BIN)/pytest -m "not slow"
+
+test-all: setup ## all tests, with the longer proofs
+	$(BIN)/pytest
+
+check: setup ## format, lint, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## measure us and the references side by side, JSON into benchmarks/results/
+	$(BIN)/python benchmarks/training_speed.py
+	$(BIN)/python benchmarks/worker_scaling.py
+
+clean: ## remove .venv and caches (runs/ stays)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

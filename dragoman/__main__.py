@@ -1,0 +1,6 @@
+"""`python -m dragoman`, the same as the command `dragoman`."""
+
+from dragoman.cli import main
+
+if __name__ == "__main__":
+    main()

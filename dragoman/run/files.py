@@ -1,0 +1,64 @@
+"""Files that appear whole or not at all: written aside, flushed to disk, renamed into place."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def write_aside(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Opens a file beside `path` and renames it onto `path` only if the block succeeds."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
+    try:
+        with aside.open(mode, encoding=encoding, newline=newline) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text as UTF-8, whole or not at all."""
+    with write_aside(path, "w") as file:
+        file.write(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes readable JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Reads one JSON document."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes renames inside a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_link(link: Path, target_name: str) -> None:
+    """Points a relative symlink at a sibling, without a moment in which it does not exist."""
+    aside = link.with_name(f".{link.name}.{os.getpid()}.partial")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(target_name)
+    aside.replace(link)
