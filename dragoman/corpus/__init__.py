@@ -1,0 +1,1 @@
+"""Text to batches: reading, tokenizing, storing and drawing sentence pairs."""

@@ -1,0 +1,139 @@
+"""The adjectives, and which kinds of nouns each of them can sensibly describe."""
+
+from dataclasses import dataclass
+
+from dragoman.corpus.builtin.tables import read_entries
+
+
+@dataclass(frozen=True, slots=True)
+class Adjective:
+    """One adjective; the stem takes the endings (teuer, but ein teures Auto)."""
+
+    english: str
+    german: str
+    stem: str
+
+
+_TABLE = """
+    angry = wütend
+    beautiful = schön
+    big = groß
+    black = schwarz
+    blue = blau
+    boring = langweilig
+    brave = mutig
+    bright = hell
+    broken = kaputt
+    brown = braun
+    cheap = billig
+    clean = sauber
+    clever = klug
+    cold = kalt
+    comfortable = bequem
+    curious = neugierig
+    dangerous = gefährlich
+    dark = dunkel, dunkl-
+    delicious = lecker
+    difficult = schwierig
+    dirty = schmutzig
+    empty = leer
+    exciting = spannend
+    expensive = teuer, teur-
+    famous = berühmt
+    fast = schnell
+    fresh = frisch
+    friendly = freundlich
+    funny = lustig
+    good = gut
+    green = grün
+    grey = grau
+    happy = glücklich
+    hardworking = fleißig
+    healthy = gesund
+    heavy = schwer
+    honest = ehrlich
+    hot = heiß
+    hungry = hungrig
+    important = wichtig
+    interesting = interessant
+    lazy = faul
+    light = leicht
+    lonely = einsam
+    long = lang
+    modern = modern
+    narrow = schmal
+    nervous = nervös
+    new = neu
+    nice = nett
+    old = alt
+    patient = geduldig
+    polite = höflich
+    poor = arm
+    practical = praktisch
+    proud = stolz
+    quiet = ruhig
+    red = rot
+    rich = reich
+    round = rund
+    sad = traurig
+    short = kurz
+    sick = krank
+    simple = einfach
+    slow = langsam
+    small = klein
+    sour = sauer, saur-
+    strange = seltsam
+    strict = streng
+    strong = stark
+    sweet = süß
+    terrible = schrecklich
+    tired = müde, müd-
+    ugly = hässlich
+    useful = nützlich
+    valuable = wertvoll
+    warm = warm
+    white = weiß
+    wonderful = wunderbar
+    yellow = gelb
+    young = jung
+    """
+
+
+def _read_adjective(english: str, german: str) -> Adjective:
+    lemma, _, stem = german.partition(", ")
+    return Adjective(english, lemma, stem.removesuffix("-") or lemma)
+
+
+ADJECTIVES = {english: _read_adjective(english, german) for english, german in read_entries(_TABLE)}
+
+_COLOURS = "black blue brown green grey red white yellow"
+_FITTING_WORDS = {
+    "people": "angry brave clever curious famous friendly funny happy hardworking healthy honest hungry lazy lonely"
+    " nervous nice old patient polite poor proud quiet rich sad sick small strict strong tired young",
+    "animals": "beautiful big black brave brown clever dangerous fast grey healthy hungry lazy old quiet sick small"
+    " strong tired white young",
+    "fruits": "big cheap delicious expensive fresh good green red small sour sweet",
+    "foods": "big cheap cold delicious expensive fresh good small warm",
+    "groceries": "cheap delicious expensive fresh good",
+    "drinks": "cheap cold delicious expensive good hot warm",
+    "texts": "boring difficult exciting famous funny good important interesting long new old sad short strange useful",
+    "clothes": "beautiful cheap clean comfortable dirty expensive modern new old practical short ugly warm " + _COLOURS,
+    "furniture": "beautiful big cheap clean comfortable expensive heavy modern new old practical small ugly brown white",
+    "dishes": "beautiful big cheap clean dirty empty expensive new old round small valuable " + _COLOURS,
+    "items": "beautiful big cheap expensive light new old practical small strange useful valuable",
+    "openables": "big broken brown heavy light modern narrow new old small ugly white",
+    "devices": "broken cheap expensive good heavy modern new old practical simple small useful",
+    "vehicles": "beautiful big broken cheap dirty expensive fast modern new old practical slow " + _COLOURS,
+    "transports": "clean comfortable dirty empty fast modern new old slow",
+    "rooms": "beautiful big bright clean cold dark dirty empty expensive modern narrow new old quiet small warm",
+    "buildings": "beautiful big cheap dark empty famous modern new old small strange ugly",
+    "areas": "beautiful big dangerous famous old quiet small",
+    "waypoints": "beautiful big clean dangerous dirty new quiet small",
+    "parts": "beautiful broken dirty narrow new old ugly white red",
+    "ideas": "boring clever dangerous difficult funny good important interesting new simple strange terrible useful",
+    "events": "boring difficult exciting expensive important interesting long short strange terrible wonderful",
+    "causes": "terrible",
+}
+ADJECTIVES_FITTING: dict[str, tuple[Adjective, ...]] = {
+    kind: tuple(ADJECTIVES[word] for word in words.split()) for kind, words in _FITTING_WORDS.items()
+}

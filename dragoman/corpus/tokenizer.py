@@ -1,0 +1,155 @@
+"""SentencePiece BPE, set up so that decoding an encoded line gives the line back.
+
+Two characters belong to SentencePiece itself: ▁ (U+2581, its mark for a space) is encoded like a space, and ▅ (U+2585,
+its mark for the unknown) always becomes unknown. `corpus.text` therefore leaves pairs that hold them out, and counts them.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from dragoman.corpus.text import MAX_LINE_BYTES
+from dragoman.run.errors import UserError
+from dragoman.run.files import write_aside
+
+PAD_ID = 0
+EOS_ID = 1
+BOS_ID = 2
+UNK_ID = 3
+NUM_SPECIAL_PIECES = 4
+
+# The model file records the number of threads, so one number for all machines keeps its bytes the same everywhere.
+NUM_TRAINING_THREADS = 4
+LOG_ERRORS_ONLY = 2
+
+
+class VocabularyTooLarge(UserError):  # noqa: N818 - reads as the sentence it is
+    """The text has fewer different pieces than were asked for."""
+
+    def __init__(self, asked: int, largest: int) -> None:
+        self.largest = largest
+        super().__init__(
+            f"A vocabulary of {asked} pieces was asked for, but this text gives at most {largest}; "
+            f"use --vocab-size {largest} or less."
+        )
+
+
+class VocabularyTooSmall(UserError):  # noqa: N818 - reads as the sentence it is
+    """The text has more different characters than pieces were asked for."""
+
+    def __init__(self, asked: int, smallest: int) -> None:
+        self.smallest = smallest
+        super().__init__(
+            f"A vocabulary of {asked} pieces was asked for, but the different characters of this text alone need "
+            f"{smallest}; use --vocab-size {smallest} or more."
+        )
+
+
+def padded_vocab_size(num_pieces: int) -> int:
+    """Rounds up to a multiple of 8, the width matrix units work in; the ids added stand for no text."""
+    return -(-num_pieces // 8) * 8
+
+
+def train_tokenizer(lines: Iterable[str], vocab_size: int) -> bytes:
+    """Trains on lines (each without its end) and returns the model file's bytes, the same for the same lines."""
+    model = io.BytesIO()
+    # SentencePiece refuses sizes that leave no room for a character with a message of another kind.
+    size_to_try = max(vocab_size, NUM_SPECIAL_PIECES + 1)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            # An iterator, not files: U+2028 or \r inside a line cannot cut it in two.
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=size_to_try,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            split_digits=True,  # a number is copied digit by digit, so unseen numbers are no harder than seen ones
+            byte_fallback=False,
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            bos_id=BOS_ID,
+            unk_id=UNK_ID,
+            max_sentence_length=MAX_LINE_BYTES,  # longer lines would be skipped in silence
+            num_threads=NUM_TRAINING_THREADS,
+            minloglevel=LOG_ERRORS_ONLY,
+        )
+    except RuntimeError as problem:
+        raise _explain_training_failure(str(problem), vocab_size) from problem
+    return model.getvalue()
+
+
+def _explain_training_failure(message: str, vocab_size: int) -> UserError:
+    """Turns SentencePiece's own words into an error that says what to do."""
+    if too_high := re.search(r"set it to a value <= (\d+)", message):
+        return VocabularyTooLarge(vocab_size, int(too_high[1]))
+    if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return VocabularyTooSmall(vocab_size, int(too_low[1]))
+    if "sentences_.empty()" in message:
+        return UserError("There is no text to train a tokenizer on; give at least one line that is not blank.")
+    return UserError(f"SentencePiece could not train a tokenizer: {message}")
+
+
+class Tokenizer:
+    """Turns lines into ids and back."""
+
+    def __init__(self, model: bytes) -> None:
+        """Takes the bytes of a model file; anything else is a ValueError."""
+        if not model:  # SentencePiece takes nothing for a model and fails at the first use
+            raise ValueError("the model is empty")
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as problem:
+            raise ValueError("not a SentencePiece model") from problem
+        ids = tuple(getattr(self._processor, f"{name}_id")() for name in ("pad", "eos", "bos", "unk"))
+        if ids != (PAD_ID, EOS_ID, BOS_ID, UNK_ID):
+            raise ValueError(f"its ids of PAD, EOS, BOS and UNK are {ids} instead of (0, 1, 2, 3)")
+        self._model = model
+        self.num_pieces: int = self._processor.get_piece_size()
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Loads a model file; a missing or damaged one is a UserError."""
+        try:
+            return cls(path.read_bytes())
+        except OSError as problem:
+            raise UserError(f"The tokenizer {path} cannot be read: {problem.strerror}.") from None
+        except ValueError as problem:
+            raise UserError(f"{path} is damaged or no tokenizer of this program: {problem}.") from None
+
+    def save(self, path: Path) -> None:
+        """Writes the model file, whole or not at all."""
+        with write_aside(path) as file:
+            file.write(self._model)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of rows an embedding needs: the pieces, padded up to a multiple of 8."""
+        return padded_vocab_size(self.num_pieces)
+
+    def encode_lines(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+        """The ids of each line, without BOS and EOS; -1 threads means one for each core."""
+        ids: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=num_threads)
+        return ids
+
+    def decode_lines(self, id_lines: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each list of ids; PAD, EOS, BOS and the ids that pad the vocabulary stand for no text."""
+        texts: list[str] = self._processor.decode([self._ids_of_text(ids) for ids in id_lines])
+        return texts
+
+    def _ids_of_text(self, ids: Sequence[int]) -> list[int]:
+        return [int(piece_id) for piece_id in ids if UNK_ID <= piece_id < self.num_pieces]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece each id stands for, special ones and padding included."""
+        return [self._piece(int(piece_id)) for piece_id in ids]
+
+    def _piece(self, piece_id: int) -> str:
+        if self.num_pieces <= piece_id < self.vocab_size:
+            return f"<unused {piece_id}>"
+        piece: str = self._processor.id_to_piece(piece_id)
+        return piece

@@ -1,0 +1,1 @@
+"""The Transformer as plain PyTorch; knows nothing of ranks or files (weights apart)."""

@@ -1,0 +1,103 @@
+"""Multi-head attention through torch's scaled_dot_product_attention, with a cache for decoding.
+
+Shape suffixes: B batch, T positions that ask, S positions that answer, D model width, H heads, K head size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@dataclass
+class KeyValueCache:
+    """Keys and values of the positions decoded so far; one per decoder layer."""
+
+    keys_BHSK: Tensor | None = None
+    values_BHSK: Tensor | None = None
+
+    def append(self, keys_BHTK: Tensor, values_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds the new positions and returns all keys and values so far."""
+        if self.keys_BHSK is not None and self.values_BHSK is not None:
+            keys_BHTK = torch.cat([self.keys_BHSK, keys_BHTK], dim=2)
+            values_BHTK = torch.cat([self.values_BHSK, values_BHTK], dim=2)
+        self.keys_BHSK, self.values_BHSK = keys_BHTK, values_BHTK
+        return keys_BHTK, values_BHTK
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps the given rows of the batch in the given order; rows may repeat or be left out."""
+        if self.keys_BHSK is not None and self.values_BHSK is not None:
+            self.keys_BHSK = self.keys_BHSK.index_select(0, rows)
+            self.values_BHSK = self.values_BHSK.index_select(0, rows)
+
+
+class SelfAttention(nn.Module):
+    """Positions attend to each other; query, key and value come from one matrix product."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+
+    def forward(
+        self, x_BTD: Tensor, mask_B11S: Tensor | None = None, is_causal: bool = False, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Attends under a padding mask (True = may be seen) or causally; with a cache, also to earlier positions."""
+        query, key, value = (_split_heads(x, self.heads) for x in self.query_key_value(x_BTD).chunk(3, dim=-1))
+        if cache is not None:
+            key, value = cache.append(key, value)
+        mixed = scaled_dot_product_attention(
+            query, key, value, attn_mask=mask_B11S, is_causal=is_causal, dropout_p=self.dropout if self.training else 0.0
+        )
+        output: Tensor = self.output(_join_heads(mixed))
+        return output
+
+
+class CrossAttention(nn.Module):
+    """Target positions attend to the encoded source."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+
+    def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source: computed once per sentence, however many steps decoding takes."""
+        key, value = self.key_value(memory_BSD).chunk(2, dim=-1)
+        return _split_heads(key, self.heads), _split_heads(value, self.heads)
+
+    def forward(self, x_BTD: Tensor, memory_BHSK: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
+        """Attends to projected memory under the source's padding mask."""
+        query = _split_heads(self.query(x_BTD), self.heads)
+        mixed = scaled_dot_product_attention(
+            query, *memory_BHSK, attn_mask=mask_B11S, dropout_p=self.dropout if self.training else 0.0
+        )
+        output: Tensor = self.output(_join_heads(mixed))
+        return output
+
+
+def _split_heads(x_BTD: Tensor, heads: int) -> Tensor:
+    B, T, D = x_BTD.shape
+    return x_BTD.view(B, T, heads, D // heads).transpose(1, 2)
+
+
+def _join_heads(x_BHTK: Tensor) -> Tensor:
+    B, H, T, K = x_BHTK.shape
+    return x_BHTK.transpose(1, 2).reshape(B, T, H * K)
+
+
+def padding_mask(lengths_B: Tensor, max_length: int, device: torch.device) -> Tensor | None:
+    """True where a position holds a token; None where nothing is padded, which lets faster kernels run.
+
+    The lengths are on the host: asking a GPU whether anything is padded would stall it.
+    """
+    if int(lengths_B.min()) == max_length:
+        return None
+    lengths_B = lengths_B.to(device, non_blocking=True)
+    return (torch.arange(max_length, device=device) < lengths_B[:, None])[:, None, None, :]

@@ -1,0 +1,85 @@
+"""Label-smoothed cross-entropy as a *sum*, without ever holding all scores of the vocabulary.
+
+Scores of a few hundred positions at a time are computed, turned into their gradient in place, and dropped: at 4096
+positions and 8000 pieces that saves 260 MB of traffic a step, and a third of the step on a CPU.
+Shape suffixes: N positions, D model width, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_POSITIONS = 256
+
+
+class LossSums(NamedTuple):
+    """Sums over target tokens; divide by their number for the mean."""
+
+    smoothed: Tensor
+    """What training minimises: (1 - s) · -log p(target) + s · mean over the vocabulary of -log p."""
+    plain: Tensor
+    """-log p(target) alone; its mean's exponential is the perplexity. Carries no gradient."""
+
+
+def cross_entropy_sums(states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float) -> LossSums:
+    """Sums of the loss over positions; padding must have been taken out before."""
+    smoothed, plain = _ChunkedCrossEntropy.apply(states_ND, weight_VD, target_N, smoothing)  # type: ignore[no-untyped-call]
+    return LossSums(smoothed, plain)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Forms gradients in the forward pass, since the loss is always the last thing before backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        compute_dtype = _autocast_dtype(states_ND.device.type) or states_ND.dtype
+        states_ND, weight = states_ND.to(compute_dtype), weight_VD.to(compute_dtype)
+        needs_gradient = any(ctx.needs_input_grad[:2])
+        grad_states_ND = torch.empty_like(states_ND) if needs_gradient else None
+        grad_weight_VD = torch.zeros_like(weight_VD) if needs_gradient else None
+        smoothed = states_ND.new_zeros((), dtype=torch.float32)
+        plain = torch.zeros_like(smoothed)
+        for begin in range(0, states_ND.shape[0], CHUNK_POSITIONS):
+            chunk = slice(begin, begin + CHUNK_POSITIONS)
+            log_p_CV = torch.log_softmax(states_ND[chunk] @ weight.T, dim=-1, dtype=torch.float32)
+            target_C1 = target_N[chunk, None]
+            plain_sum = -log_p_CV.gather(1, target_C1).sum()
+            plain += plain_sum
+            smoothed += (1 - smoothing) * plain_sum
+            if smoothing:
+                smoothed -= smoothing / log_p_CV.shape[1] * log_p_CV.sum()
+            if grad_states_ND is None or grad_weight_VD is None:
+                continue
+            grad_CV = _score_gradient(log_p_CV, target_C1, smoothing).to(compute_dtype)
+            torch.mm(grad_CV, weight, out=grad_states_ND[chunk])
+            if compute_dtype == grad_weight_VD.dtype:
+                grad_weight_VD.addmm_(grad_CV.T, states_ND[chunk])
+            else:
+                grad_weight_VD += grad_CV.T @ states_ND[chunk]
+        if grad_states_ND is not None and grad_weight_VD is not None:
+            ctx.save_for_backward(grad_states_ND, grad_weight_VD)
+        ctx.mark_non_differentiable(plain)
+        return smoothed, plain
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_smoothed: Tensor, _grad_plain: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_states_ND, grad_weight_VD = ctx.saved_tensors
+        # In place: the loss is differentiated once, and a second copy of the vocabulary's gradient is worth avoiding.
+        return grad_states_ND.mul_(grad_smoothed), grad_weight_VD.mul_(grad_smoothed), None, None
+
+
+def _score_gradient(log_p_CV: Tensor, target_C1: Tensor, smoothing: float) -> Tensor:
+    """Softmax minus the smoothed target distribution, formed in the memory of the log-probabilities."""
+    grad_CV = log_p_CV.exp_()
+    if smoothing:
+        grad_CV -= smoothing / grad_CV.shape[1]
+    return grad_CV.scatter_add_(1, target_C1, grad_CV.new_full(target_C1.shape, smoothing - 1))
+
+
+def _autocast_dtype(device_type: str) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None

@@ -1,0 +1,240 @@
+"""The settings of a run: defaults <- TOML file <- `--set section.key=value`, checked once, then frozen.
+
+The comment under a field is its documentation; docs/configuration.md is written from them.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dragoman.run.errors import UsageError
+from dragoman.run.toml import dump_toml
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Schedule = Literal[
+    "transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"
+]
+
+
+class Section(BaseModel):
+    """A table of the TOML file: typed, frozen, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class DataSettings(Section):
+    """[data]: what to learn from."""
+
+    prepared: Path
+    """Folder that `dragoman prepare` wrote."""
+    max_tokens: Annotated[int, Field(ge=2)] = 256
+    """Pairs with a side of more pieces (end mark included) are left out of training, and counted."""
+
+
+class ModelSettings(Section):
+    """[model]: a preset, and what to change in it."""
+
+    preset: str = "small"
+    """One of `dragoman presets`."""
+    width: Count | None = None
+    feed_forward: Count | None = None
+    heads: Count | None = None
+    encoder_layers: Count | None = None
+    decoder_layers: Count | None = None
+    dropout: Fraction | None = None
+    """On the residual stream and the embeddings."""
+    attention_dropout: Fraction | None = None
+    relu_dropout: Fraction | None = None
+
+
+class TrainingSettings(Section):
+    """[training]: how to learn."""
+
+    seed: Annotated[int, Field(ge=0)] = 1
+    """Decides the initial weights, the order of sentences and every dropout mask."""
+    max_steps: Annotated[int, Field(ge=0)] = 100_000
+    """Optimizer updates after which the run ends."""
+    max_hours: Positive | None = None
+    """Hours of training, over all restarts, after which the run ends."""
+    max_cost: Positive | None = None
+    """Money after which the run ends; needs price_per_hour."""
+    price_per_hour: Positive | None = None
+    """What an hour of the whole cluster costs."""
+    global_batch_tokens: Count = 16_384
+    """Budget of one step: padded tokens of the longer side, over all virtual workers."""
+    virtual_workers: Count = 4
+    """Fixed slices of the global batch; ranks share them, so at most this many workers can take part."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Type of the matrix products; weights and their sums stay fp32. fp16 scales the loss dynamically."""
+    label_smoothing: Fraction = 0.1
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    """Longest gradient allowed, of the mean loss; 0 switches clipping off."""
+    learning_rate: Positive = 2.0
+    """Of the schedule: for "transformer" a factor (2.0 peaks at 9.9e-4 for base), otherwise the rate itself."""
+    schedule: Schedule = "transformer"
+    warmup_steps: Annotated[int, Field(ge=0)] = 8_000
+    """Steps of linear rise; for "transformer" the step of the peak."""
+    decay_steps: Count | None = None
+    """exponential: steps per decay; polynomial and cosine: steps until the minimum. Default: to max_steps."""
+    decay_rate: Positive = 0.5
+    """exponential: factor per decay_steps."""
+    decay_power: Positive = 1.0
+    """polynomial and inverse_polynomial: the exponent."""
+    boundaries: tuple[Count, ...] = ()
+    """piecewise_constant: steps at which the rate changes…"""
+    multipliers: tuple[Positive, ...] = ()
+    """piecewise_constant: …and the factors on learning_rate from there on."""
+    minimum_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    """Where polynomial and cosine end."""
+    maximum_learning_rate: Positive | None = None
+    """Cap over any schedule."""
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.997
+    epsilon: Positive = 1e-9
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled (AdamW), on matrices only; 0 makes it Adam."""
+    log_every: Count = 50
+    """Steps between records in metrics.jsonl, TensorBoard and log.txt."""
+    sample_every: Count = 1_000
+    """Steps between samples of source, target and teacher-forced prediction in the log."""
+
+    @model_validator(mode="after")
+    def _check_across_fields(self) -> Self:
+        if self.max_cost is not None and self.price_per_hour is None:
+            raise ValueError("training.max_cost needs training.price_per_hour")
+        if self.global_batch_tokens < self.virtual_workers:
+            raise ValueError("training.global_batch_tokens must be at least training.virtual_workers")
+        if self.schedule == "transformer" and self.warmup_steps == 0:
+            raise ValueError("training.schedule transformer needs training.warmup_steps of at least 1")
+        if len(self.boundaries) != len(self.multipliers):
+            raise ValueError("training.boundaries and training.multipliers must have the same length")
+        if list(self.boundaries) != sorted(set(self.boundaries)):
+            raise ValueError("training.boundaries must rise")
+        if self.schedule == "piecewise_constant" and not self.boundaries:
+            raise ValueError("training.schedule piecewise_constant needs training.boundaries")
+        return self
+
+
+class EvaluationSettings(Section):
+    """[evaluation]: judging during training, on the dev set."""
+
+    evaluate_every: Count = 1_000
+    """Steps between evaluations; one more is made at the end of training."""
+    evaluate_at_start: bool = False
+    """Also judge the untrained model."""
+    max_sentences: Count | None = None
+    """Translate only the first so many dev sentences for BLEU; the loss always takes all."""
+    beam_size: Count = 4
+    length_penalty: Annotated[float, Field(ge=0)] = 0.6
+    """Exponent alpha of ((5 + length) / 6)^alpha."""
+
+
+class CheckpointSettings(Section):
+    """[checkpoints]: what is kept."""
+
+    save_every: Count = 1_000
+    """Steps between checkpoints; one more is made at the start, at the end and on SIGTERM or Ctrl-C."""
+    keep_last: Count = 3
+    keep_best: Annotated[int, Field(ge=0)] = 1
+    best_by: Literal["loss", "bleu"] = "loss"
+
+
+class Settings(Section):
+    """All settings of a run."""
+
+    data: DataSettings
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+
+
+PROVENANCE = "provenance"
+"""Table of config.toml that records versions and the like; written, never read back as a setting."""
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
+    """Reads a TOML file, applies `section.key=value` overrides, checks everything."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"There is no config file {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The config file {path} cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from None
+    values.pop(PROVENANCE, None)
+    return build_settings(values, overrides, where=str(path))
+
+
+def build_settings(values: dict[str, Any], overrides: Sequence[str] = (), where: str = "settings") -> Settings:
+    """Checks nested values (as TOML gives them) after applying overrides."""
+    for override in overrides:
+        _apply_override(values, override)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{where}: {_first_problem(error)}") from None
+
+
+def dump_settings(settings: Settings, provenance: dict[str, Any] | None = None) -> str:
+    """The settings as TOML, every default spelled out; keys that are not set are left out."""
+    tables = settings.model_dump(mode="json", exclude_none=True)
+    return dump_toml(tables | ({PROVENANCE: provenance} if provenance else {}))
+
+
+def known_keys() -> list[str]:
+    """Every `section.key` that may be set."""
+    return [
+        f"{section}.{key}"
+        for section, field in Settings.model_fields.items()
+        for key in field.annotation.model_fields  # type: ignore[union-attr]
+    ]
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and section and name):
+        raise UsageError(f"--set takes section.key=value, not {override!r}; for example --set training.max_steps=500.")
+    if f"{section}.{name}" not in known_keys():
+        raise UsageError(f"--set {override}: {_unknown_key(f'{section}.{name}')}")
+    table = values.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"--set {override}: {section!r} is not a table in the config file.")
+    table[name] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none (so that paths need no quotes)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One sentence on the first thing that is wrong, naming the setting."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return _unknown_key(key)
+    if problem["type"] == "missing":
+        return f"the setting {key} is missing."
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"]) + "."
+    return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}."
+
+
+def _unknown_key(key: str) -> str:
+    candidates = known_keys()
+    name = key.rpartition(".")[2]
+    same_name = [known for known in candidates if known.rpartition(".")[2] == name]
+    nearest = same_name or get_close_matches(key, candidates + list(Settings.model_fields), n=1, cutoff=0.0)
+    return f"unknown key {key!r}; did you mean {nearest[0]!r}?"

@@ -1,0 +1,72 @@
+"""The names of all files a run leaves behind: everything anybody asks later is answered from them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.run.errors import UserError
+
+_STEP_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run, by its folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Resolved settings, versions, commit; written before step 1."""
+        return self.path / "config.toml"
+
+    @property
+    def log(self) -> Path:
+        """What a person would have read in the terminal."""
+        return self.path / "log.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON record per logged step, evaluation, checkpoint, restart."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def tokenizers(self) -> Path:
+        """Copies of the tokenizer models: a translator needs no prepared corpus."""
+        return self.path / "tokenizers"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder per kept step, and the links `latest` and `best`."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of one step's checkpoint."""
+        return self.checkpoints / f"step-{step:08d}"
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps that have a checkpoint folder, rising; half-written ones have other names and do not count."""
+        if not self.checkpoints.is_dir():
+            return []
+        matches = (_STEP_NAME.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if not entry.is_symlink())
+        return sorted(int(match[1]) for match in matches if match)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was ever started here."""
+        return self.config.exists()
+
+
+def open_run(path: Path) -> RunFolder:
+    """An existing run; anything else is an error that says what is missing."""
+    run = RunFolder(path)
+    if not path.is_dir():
+        raise UserError(f"There is no run folder {path}.")
+    if not run.exists:
+        raise UserError(f"{path} is not a run folder: it has no config.toml.")
+    return run
