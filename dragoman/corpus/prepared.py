@@ -9,16 +9,17 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
 from dragoman.corpus.shards import ParallelIds, Shards, Side, check_size
+from dragoman.corpus.text import TextFile
 from dragoman.corpus.tokenizer import Tokenizer, padded_vocab_size
 from dragoman.run.errors import UserError
-from dragoman.run.files import read_json
+from dragoman.run.files import read_json, sha256
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Final = 1
 MANIFEST_NAME = "manifest.json"
 
 SplitName = Literal["train", "dev", "test"]
@@ -37,12 +38,22 @@ class InputRecord(_Record):
     num_lines: NonNegativeInt
     sha256: str
 
+    @classmethod
+    def of(cls, file: TextFile) -> "InputRecord":
+        """Records a file that was read to its end."""
+        return cls(path=str(file.path), num_bytes=file.num_bytes, num_lines=file.num_lines, sha256=file.sha256)
+
 
 class FileRecord(_Record):
     """A file of the prepared corpus."""
 
     num_bytes: NonNegativeInt
     sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "FileRecord":
+        """Records a file that was written."""
+        return cls(num_bytes=path.stat().st_size, sha256=sha256(path))
 
 
 class DroppedRecord(_Record):

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -29,7 +30,7 @@ def normalise(line: str) -> str:
     return _BLANKS.sub(" ", line.strip())
 
 
-def open_input(path: Path) -> IO[bytes]:
+def open_input(path: Path) -> BufferedReader:
     """Opens a file the user named; if that fails, the UserError says why in one sentence."""
     try:
         return path.open("rb")

@@ -1,7 +1,7 @@
 """SentencePiece BPE, set up so that decoding an encoded line gives the line back.
 
 Two characters belong to SentencePiece itself: ▁ (U+2581, its mark for a space) is encoded like a space, and ▅ (U+2585,
-its mark for the unknown) always becomes unknown. `corpus.text` therefore leaves pairs that hold them out, and counts them.
+its mark for the unknown) always becomes unknown. So `corpus.text` leaves out pairs that hold them, and counts them.
 """
 
 import io
@@ -20,6 +20,7 @@ EOS_ID = 1
 BOS_ID = 2
 UNK_ID = 3
 NUM_SPECIAL_PIECES = 4
+MAX_VOCAB_SIZE = 2**22
 
 # The model file records the number of threads, so one number for all machines keeps its bytes the same everywhere.
 NUM_TRAINING_THREADS = 4
@@ -56,8 +57,9 @@ def padded_vocab_size(num_pieces: int) -> int:
 def train_tokenizer(lines: Iterable[str], vocab_size: int) -> bytes:
     """Trains on lines (each without its end) and returns the model file's bytes, the same for the same lines."""
     model = io.BytesIO()
-    # SentencePiece refuses sizes that leave no room for a character with a message of another kind.
-    size_to_try = max(vocab_size, NUM_SPECIAL_PIECES + 1)
+    # Below these bounds SentencePiece fails before it has looked at the text, so it could not tell what would fit;
+    # far above, it spends its time on memory (8 s for 2**31 - 1) to say the same.
+    size_to_try = min(max(vocab_size, NUM_SPECIAL_PIECES), MAX_VOCAB_SIZE)
     try:
         sentencepiece.SentencePieceTrainer.train(
             # An iterator, not files: U+2028 or \r inside a line cannot cut it in two.
@@ -138,7 +140,9 @@ class Tokenizer:
 
     def decode_lines(self, id_lines: Iterable[Sequence[int]]) -> list[str]:
         """The text of each list of ids; PAD, EOS, BOS and the ids that pad the vocabulary stand for no text."""
-        texts: list[str] = self._processor.decode([self._ids_of_text(ids) for ids in id_lines])
+        ids_of_text = [self._ids_of_text(ids) for ids in id_lines]
+        # SentencePiece takes an empty list for one line without ids, not for no lines.
+        texts: list[str] = self._processor.decode(ids_of_text) if ids_of_text else []
         return texts
 
     def _ids_of_text(self, ids: Sequence[int]) -> list[int]:

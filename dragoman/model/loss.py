@@ -23,9 +23,14 @@ class LossSums(NamedTuple):
     """-log p(target) alone; its mean's exponential is the perplexity. Carries no gradient."""
 
 
-def cross_entropy_sums(states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float) -> LossSums:
-    """Sums of the loss over positions; padding must have been taken out before."""
-    smoothed, plain = _ChunkedCrossEntropy.apply(states_ND, weight_VD, target_N, smoothing)  # type: ignore[no-untyped-call]
+def cross_entropy_sums(
+    states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float, gradient_scale: float = 1.0
+) -> LossSums:
+    """Sums of the loss over positions; padding must have been taken out before.
+
+    Gradients come out `gradient_scale` times as large: fp16 would lose the small ones if scaled only afterwards.
+    """
+    smoothed, plain = _ChunkedCrossEntropy.apply(states_ND, weight_VD, target_N, smoothing, gradient_scale)  # type: ignore[no-untyped-call]
     return LossSums(smoothed, plain)
 
 
@@ -34,7 +39,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float
+        ctx: Any, states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float, gradient_scale: float
     ) -> tuple[Tensor, Tensor]:
         compute_dtype = _autocast_dtype(states_ND.device.type) or states_ND.dtype
         states_ND, weight = states_ND.to(compute_dtype), weight_VD.to(compute_dtype)
@@ -54,7 +59,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 smoothed -= smoothing / log_p_CV.shape[1] * log_p_CV.sum()
             if grad_states_ND is None or grad_weight_VD is None:
                 continue
-            grad_CV = _score_gradient(log_p_CV, target_C1, smoothing).to(compute_dtype)
+            grad_CV = _score_gradient(log_p_CV, target_C1, smoothing)
+            if gradient_scale != 1:
+                grad_CV *= gradient_scale
+            grad_CV = grad_CV.to(compute_dtype)
             torch.mm(grad_CV, weight, out=grad_states_ND[chunk])
             if compute_dtype == grad_weight_VD.dtype:
                 grad_weight_VD.addmm_(grad_CV.T, states_ND[chunk])
@@ -67,10 +75,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad_smoothed: Tensor, _grad_plain: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_smoothed: Tensor, _grad_plain: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_states_ND, grad_weight_VD = ctx.saved_tensors
         # In place: the loss is differentiated once, and a second copy of the vocabulary's gradient is worth avoiding.
-        return grad_states_ND.mul_(grad_smoothed), grad_weight_VD.mul_(grad_smoothed), None, None
+        return grad_states_ND.mul_(grad_smoothed), grad_weight_VD.mul_(grad_smoothed), None, None, None
 
 
 def _score_gradient(log_p_CV: Tensor, target_C1: Tensor, smoothing: float) -> Tensor:

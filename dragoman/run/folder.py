@@ -6,6 +6,11 @@ from pathlib import Path
 
 from dragoman.run.errors import UserError
 
+PREPARED_FOLDER = "prepared"
+"""Where `dragoman train --source … --target …` prepares the person's own text, inside the run folder."""
+CHOSEN_CONFIG = "chosen.toml"
+"""The settings it chose, to copy and edit."""
+
 _STEP_NAME = re.compile(r"step-(\d{8,})")
 
 

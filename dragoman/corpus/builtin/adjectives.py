@@ -118,7 +118,7 @@ _FITTING_WORDS = {
     "drinks": "cheap cold delicious expensive good hot warm",
     "texts": "boring difficult exciting famous funny good important interesting long new old sad short strange useful",
     "clothes": "beautiful cheap clean comfortable dirty expensive modern new old practical short ugly warm " + _COLOURS,
-    "furniture": "beautiful big cheap clean comfortable expensive heavy modern new old practical small ugly brown white",
+    "furniture": "beautiful big cheap clean comfortable expensive heavy modern new old practical small ugly white",
     "dishes": "beautiful big cheap clean dirty empty expensive new old round small valuable " + _COLOURS,
     "items": "beautiful big cheap expensive light new old practical small strange useful valuable",
     "openables": "big broken brown heavy light modern narrow new old small ugly white",
@@ -137,3 +137,7 @@ _FITTING_WORDS = {
 ADJECTIVES_FITTING: dict[str, tuple[Adjective, ...]] = {
     kind: tuple(ADJECTIVES[word] for word in words.split()) for kind, words in _FITTING_WORDS.items()
 }
+
+# What people are for a while, and what can therefore be a reason.
+_MOOD_WORDS = "angry curious happy healthy hungry lazy lonely nervous poor proud rich sad sick strict tired"
+MOODS = tuple(ADJECTIVES[word] for word in _MOOD_WORDS.split())

@@ -84,7 +84,7 @@ _TRANSITIVE = """
     save = retten | people animals
     see, saw = sehen, sieh-, gesehen | people animals vehicles buildings transports
     sell, sold = verkaufen | items texts clothes furniture dishes devices vehicles fruits foods groceries
-    steal, stole = stehlen, stiehl-, gestohlen | items vehicles devices
+    steal, stole = stehlen, stiehl-, gestohlen | items vehicles
     support = unterstützen | people
     switch +off = aus/schalten | devices
     switch +on = ein/schalten | devices
@@ -131,7 +131,7 @@ _INTRANSITIVE = """
     dance = tanzen
     laugh = lachen
     play = spielen
-    pray = beten
+    pray = beten, gebetet
     sing, sang = singen, gesungen
     sleep, slept = schlafen, schläf-, geschlafen
     smile = lächeln
@@ -154,13 +154,16 @@ _CHANGES = """
     wake up, woke = auf/wachen, ist aufgewacht
     """
 
-_MOTION = """
+_WALKING = """
     come, came = kommen, ist gekommen
-    drive, drove = fahren, fähr-, ist gefahren
     go, went = gehen, ist gegangen
     hurry = eilen, ist geeilt
-    ride, rode = reiten, ist geritten
     run, ran = laufen, läuf-, ist gelaufen
+    """
+
+_RIDING = """
+    drive, drove = fahren, fähr-, ist gefahren
+    ride, rode = reiten, ist geritten
     """
 
 _TRAVEL = """
@@ -231,7 +234,8 @@ DATIVE = _read_verbs(_DATIVE, object_case="dative")
 DITRANSITIVE = _read_verbs(_DITRANSITIVE)
 INTRANSITIVE = _read_verbs(_INTRANSITIVE)
 CHANGES = _read_verbs(_CHANGES)
-MOTION = _read_verbs(_MOTION)
+WALKING = _read_verbs(_WALKING)
+RIDING = _read_verbs(_RIDING)
 TRAVEL = _read_verbs(_TRAVEL)
 HAPPENING = _read_verbs(_HAPPENING)
 PUTTING = _read_verbs(_PUTTING)
@@ -245,7 +249,8 @@ VERBS = (
     *DITRANSITIVE,
     *INTRANSITIVE,
     *CHANGES,
-    *MOTION,
+    *WALKING,
+    *RIDING,
     *TRAVEL,
     *HAPPENING,
     *PUTTING,
@@ -253,4 +258,14 @@ VERBS = (
     *SAYING,
     BE,
     HAVE,
+)
+
+# Not done but lasting: no times, no future, no commands.
+STATES = frozenset(
+    {HAVE}
+    | {
+        verb
+        for verb in VERBS
+        if verb.english in ("admire", "believe", "hate", "know", "love", "need", "trust", "understand")
+    }
 )

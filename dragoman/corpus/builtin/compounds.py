@@ -1,0 +1,178 @@
+"""Sentences of two clauses: subordinate, relative, reported and coordinate."""
+
+from dataclasses import replace
+from random import Random
+
+from dragoman.corpus.builtin import actions, choices, clauses, german, phrases, verbs
+from dragoman.corpus.builtin.choices import chance, pick
+from dragoman.corpus.builtin.clauses import Clause
+from dragoman.corpus.builtin.nouns import NOUNS
+from dragoman.corpus.builtin.phrases import Nominal
+from dragoman.corpus.builtin.sentence import Sentence, object_combination, spell
+
+Conjunction = tuple[str, str]
+
+_REASONS: tuple[Conjunction, ...] = (("because", "weil"), ("although", "obwohl"))
+_SEQUENCES: tuple[Conjunction, ...] = (("while", "während"), ("before", "bevor"))
+_COORDINATORS: tuple[Conjunction, ...] = ((" and", " und"), (", but", ", aber"))
+_TENSES = ("present", "past")
+_THING_KINDS = ("texts", "clothes", "furniture", "dishes", "items", "devices", "vehicles")
+_THINGS = tuple(noun for kind in _THING_KINDS for noun in NOUNS[kind])
+_HEADS = _THINGS + NOUNS["people"] + NOUNS["animals"]
+# Things get lost, sold or repaired by these, so that "it" or a relative pronoun can take them up.
+_VERBS_OF_KIND = {
+    kind: tuple(verb for verb in verbs.TRANSITIVE + verbs.DATIVE if kind in verb.object_kinds)
+    for kind in (*_THING_KINDS, "people", "animals")
+}
+
+
+def reason_about_subject(random: Random) -> Sentence:
+    """My brother stays at home because he is sick."""
+    subject, tense = choices.choose_affirmed_subject(random), pick(random, _TENSES)
+    first = actions.choose_action(random, subject, tense)
+    second = actions.choose_quality(random, phrases.anaphor(subject), tense, chance(random, 0.2))
+    if chance(random, 0.4):
+        quality = replace(second, subject=subject)
+        return _subordinate_first(pick(random, _REASONS), quality, replace(first, subject=phrases.anaphor(subject)))
+    return _subordinate_last(pick(random, _REASONS), first, second)
+
+
+def reason_about_object(random: Random) -> Sentence:
+    """Anna sells the car because it is old: "it" is er, sie or es after the noun it stands for."""
+    noun, tense = pick(random, _THINGS), pick(random, _TENSES)
+    subject = choices.choose_name(random)
+    verb = pick(random, _VERBS_OF_KIND[noun.kind])
+    thing = choices.choose_definite(random, noun)
+    main = Clause(subject, verb, actions.visible_tense(verb, subject, tense), direct_object=thing)
+    quality = actions.choose_quality(random, phrases.anaphor(thing), tense, chance(random, 0.2))
+    return _subordinate_last(pick(random, _REASONS), main, quality)
+
+
+def object_taken_up(random: Random) -> Sentence:
+    """Peter washed the shirt before he sold it: a pronoun in the accusative or dative."""
+    noun, tense = pick(random, _THINGS), pick(random, _TENSES)
+    subject = choices.choose_name(random)
+    verb, other_verb = random.sample(_VERBS_OF_KIND[noun.kind], 2)
+    thing = choices.choose_definite(random, noun)
+    main = Clause(subject, verb, tense, direct_object=thing)
+    taken_up = Clause(phrases.anaphor(subject), other_verb, tense, direct_object=phrases.anaphor(thing))
+    if chance(random, 0.5):
+        return _subordinate_last(("before", "bevor"), main, taken_up)
+    return _subordinate_last(("although", "obwohl"), main, replace(taken_up, is_negated=True))
+
+
+def sequence(random: Random) -> Sentence:
+    """The children play while we work."""
+    tense = pick(random, _TENSES)
+    main = actions.choose_deed(random, choices.choose_affirmed_subject(random), tense)
+    other = actions.choose_deed(random, choices.choose_affirmed_subject(random), tense)
+    return _subordinate_last(pick(random, _SEQUENCES), main, other)
+
+
+def condition(random: Random) -> Sentence:
+    """If you help me, I will repair the car."""
+    subordinate = actions.choose_deed(random, choices.choose_affirmed_subject(random), "present")
+    main = actions.choose_deed(random, choices.choose_affirmed_subject(random), "future", chance(random, 0.2))
+    if chance(random, 0.6):
+        return _subordinate_first(("if", "wenn"), subordinate, main)
+    return _subordinate_last(("if", "wenn"), main, subordinate)
+
+
+def report(random: Random) -> Sentence:
+    """The teacher knows that Anna lost her key."""
+    subject, tense = choices.choose_affirmed_subject(random), pick(random, _TENSES)
+    main = Clause(subject, pick(random, verbs.SAYING), tense)
+    other = choices.choose_affirmed_subject(random)
+    content = actions.choose_quality if chance(random, 0.3) else actions.choose_action
+    return _subordinate_last(("that", "dass"), main, content(random, other, tense, chance(random, 0.15)))
+
+
+def coordination(random: Random) -> Sentence:
+    """Anna sings and Peter dances; after und and aber the verb stays second."""
+    tense = pick(random, _TENSES)
+    left = actions.choose_action(random, choices.choose_affirmed_subject(random), tense)
+    right = actions.choose_action(random, choices.choose_affirmed_subject(random), tense)
+    word, german_word = pick(random, _COORDINATORS)
+    source = f"{clauses.english_statement(left)}{word} {clauses.english_statement(right)}"
+    target = f"{clauses.german_statement(left)}{german_word} {clauses.german_statement(right)}"
+    return spell(source, target, left.combinations + right.combinations)
+
+
+def relative_on_subject(random: Random) -> Sentence:
+    """The man who bought the car is rich."""
+    noun = pick(random, _HEADS if chance(random, 0.5) else NOUNS["people"])
+    head = choices.choose_definite(random, noun)
+    tense = pick(random, _TENSES)
+    described = _with_relative(random, head, tense)
+    if noun.kind == "people" and chance(random, 0.5):
+        clause = actions.choose_action(random, described, tense)
+    else:
+        clause = actions.choose_quality(random, described, tense)
+    return spell(clauses.english_statement(clause), clauses.german_statement(clause), clause.combinations)
+
+
+def relative_on_object(random: Random) -> Sentence:
+    """We know the woman who lost her key; the verb must not follow its object, or German would tear the clause off."""
+    noun = pick(random, _HEADS)
+    verb = pick(random, tuple(verb for verb in _VERBS_OF_KIND[noun.kind] if not verb.prefix and not verb.particle))
+    described = _with_relative(random, choices.choose_definite(random, noun), pick(random, _TENSES))
+    clause = Clause(choices.choose_affirmed_subject(random), verb, "present", direct_object=described)
+    return spell(clauses.english_statement(clause), clauses.german_statement(clause), clause.combinations)
+
+
+def _with_relative(random: Random, head: Nominal, tense: str) -> Nominal:
+    draw = random.random()
+    if head.kind == "people" and draw < 0.4:
+        return _with_acting_clause(random, head, tense)
+    if draw < 0.5:
+        return _with_quality_clause(random, head, tense)
+    if draw < 0.6 and head.kind == "people":
+        return _with_owning_clause(random, head, tense)
+    return _with_undergoing_clause(random, head, tense)
+
+
+def _with_acting_clause(random: Random, head: Nominal, tense: str) -> Nominal:
+    clause = actions.choose_action(random, phrases.relative_pronoun(head), tense)
+    return _attach(head, clause)
+
+
+def _with_quality_clause(random: Random, head: Nominal, tense: str) -> Nominal:
+    return _attach(head, actions.choose_quality(random, phrases.relative_pronoun(head), tense))
+
+
+def _with_owning_clause(random: Random, head: Nominal, tense: str) -> Nominal:
+    """The woman whose dog is old: dessen and deren agree with the owner, and no article follows."""
+    thing = phrases.whose(head, pick(random, _THINGS + NOUNS["animals"]))
+    return _attach(head, actions.choose_quality(random, thing, tense))
+
+
+def _with_undergoing_clause(random: Random, head: Nominal, tense: str) -> Nominal:
+    """The book that she reads, the man who we help: the case of the pronoun comes from the verb."""
+    verb = pick(random, _VERBS_OF_KIND[head.kind])
+    subject = choices.choose_affirmed_subject(random)
+    clause = Clause(subject, verb, actions.visible_tense(verb, subject, tense))
+    pronoun = german.RELATIVE_PRONOUNS[head.slot][german.CASES.index(verb.object_case)]
+    return phrases.with_relative_clause(
+        head,
+        f"{phrases.relative_word(head)} {clauses.english_statement(clause)}",
+        clauses.german_subordinate(clause, pronoun),
+        clause.combinations + object_combination(verb, head),
+    )
+
+
+def _attach(head: Nominal, clause: Clause) -> Nominal:
+    source, target = clauses.english_statement(clause), clauses.german_subordinate(clause)
+    return phrases.with_relative_clause(head, source, target, clause.combinations)
+
+
+def _subordinate_last(conjunction: Conjunction, main: Clause, subordinate: Clause) -> Sentence:
+    source = f"{clauses.english_statement(main)} {conjunction[0]} {clauses.english_statement(subordinate)}"
+    target = f"{clauses.german_statement(main)}, {clauses.german_subordinate(subordinate, conjunction[1])}"
+    return spell(source, target, main.combinations + subordinate.combinations)
+
+
+def _subordinate_first(conjunction: Conjunction, subordinate: Clause, main: Clause) -> Sentence:
+    """The subordinate clause fills the first place, so the main clause begins with its verb."""
+    source = f"{conjunction[0]} {clauses.english_statement(subordinate)}, {clauses.english_statement(main)}"
+    target = f"{clauses.german_subordinate(subordinate, conjunction[1])}, {clauses.german_question(main)}"
+    return spell(source, target, subordinate.combinations + main.combinations)

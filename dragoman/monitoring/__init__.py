@@ -1,0 +1,1 @@
+"""Watching a run: figures of steps, and where they are shown and kept."""

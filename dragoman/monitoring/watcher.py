@@ -1,0 +1,123 @@
+"""Rank 0 tells the world about the run, in the seeds' log lines and in records; other ranks keep silent."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dragoman.monitoring.console import RunConsole
+from dragoman.monitoring.sinks import Sinks
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training pair and what the model predicts when fed with the reference, as pieces."""
+
+    source: list[str]
+    target: list[str]
+    prediction: list[str]
+
+
+class Watcher(Protocol):
+    """What the loop reports, at the moments it happens."""
+
+    def say(self, text: str) -> None:
+        """A sentence for the person."""
+
+    def restarted(self, step: int, figures: dict[str, Any]) -> None:
+        """The run continues from a checkpoint."""
+
+    def progressed(self, step: int) -> None:
+        """A step was made."""
+
+    def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
+        """An interval of steps was made, with these figures."""
+
+    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
+        """The dev set was judged."""
+
+    def saved(self, step: int, figures: dict[str, Any]) -> None:
+        """A checkpoint was written."""
+
+
+class SilentWatcher:
+    """For all ranks but the first."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def restarted(self, step: int, figures: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def progressed(self, step: int) -> None:
+        """Nothing."""
+
+    def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
+        """Nothing."""
+
+    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def saved(self, step: int, figures: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+class RunWatcher:
+    """Writes log lines and records, and moves the bar."""
+
+    def __init__(self, console: RunConsole, sinks: Sinks, num_steps: int) -> None:
+        self._console = console
+        self._sinks = sinks
+        self._num_steps = num_steps
+        self._train: dict[str, Any] = {}
+        self._bleu: float | None = None
+
+    def say(self, text: str) -> None:
+        """A sentence for the person."""
+        self._console.say(text)
+
+    def restarted(self, step: int, figures: dict[str, Any]) -> None:
+        """The run continues from a checkpoint."""
+        self._sinks.write("restart", step, figures)
+        self._console.say(f"Continuing from the checkpoint of step {step}.")
+
+    def progressed(self, step: int) -> None:
+        """A step was made."""
+        seconds_left = (self._num_steps - step) * self._train.get("seconds_per_step", 0.0)
+        tokens_per_second = self._train.get("target_tokens_per_second", 0.0)
+        self._console.show_progress(step, self._train.get("loss"), self._bleu, tokens_per_second, seconds_left)
+
+    def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
+        """An interval of steps was made, with these figures."""
+        self._train = figures
+        self._sinks.write("train", step, figures)
+        self._console.log(f"*** Global step {step}: ***     Train loss: {figures['loss']:.4f} ")
+        self._console.log(f"time per step = {seeds_duration(figures['seconds_per_step'])}")
+        self._console.log(
+            f"***     {figures['target_tokens_per_second']:,.0f} target tokens/s, "
+            f"learning rate {figures['learning_rate']:.3e}, gradient norm {figures['gradient_norm']:.3f}, "
+            f"padding {figures['padding_share']:.1%}"
+        )
+        if sample is not None:
+            for name, pieces in (("Source", sample.source), ("Target", sample.target), ("Prediction", sample.prediction)):
+                self._console.log(f"***     {f'Train {name}[0]:':<21} {' '.join(pieces)}")
+
+    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
+        """The dev set was judged."""
+        self._bleu = figures["bleu"]
+        self._sinks.write("evaluation", step, figures)
+        self._console.log("*** Running evaluation on a validation set:")
+        self._console.log(f"***     Validation loss: {figures['loss']:.4f} ")
+        self._console.say(
+            f"step {step}: BLEU {figures['bleu']:.2f} on the dev set, loss {figures['loss']:.4f}, "
+            f"in {figures['seconds']:.1f} s ({figures['signature']})"
+        )
+
+    def saved(self, step: int, figures: dict[str, Any]) -> None:
+        """A checkpoint was written."""
+        self._sinks.write("checkpoint", step, figures)
+        self._console.log(f"*** Saved checkpoint of step {step} to {figures['path']}")
+
+
+def seeds_duration(seconds: float) -> str:
+    """A duration as the seeds' log prints it: 0:00:1.946, seconds not padded."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:.3f}"

@@ -1,0 +1,1 @@
+"""Learning: the loop, one step of it, and what a run needs to continue."""

@@ -1,0 +1,164 @@
+"""Saving and restoring a run: a checkpoint appears whole or not at all, with the hashes that prove it later.
+
+model.safetensors optimizer.safetensors state.json manifest.json; `latest` and `best` are links to steps.
+"""
+
+import errno
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.corpus.batching import BatchPosition
+from dragoman.model.presets import ModelShape, shape_from_dict
+from dragoman.model.transformer import Transformer
+from dragoman.model.weights import load_tensors, load_weights, save_tensors
+from dragoman.run.checkpoints import MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE
+from dragoman.run.config import CheckpointSettings
+from dragoman.run.errors import UserError
+from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json
+from dragoman.run.folder import RunFolder
+from dragoman.training.loss_scale import LossScale
+from dragoman.training.optimizer import optimizer_tensors, restore_optimizer
+from dragoman.training.step import Learner
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a run knows besides weights and moments; small enough to read."""
+
+    step: int
+    num_updates: int
+    """Steps less those skipped because fp16 overflowed."""
+    position: BatchPosition
+    loss_scale: LossScale
+    training_seconds: float
+    model: ModelShape
+    data_fingerprint: str
+    evaluation: dict[str, float] | None = None
+    """`loss` and `bleu` where this very step was evaluated."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"format_version": FORMAT_VERSION} | asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "TrainingState":
+        """The state `to_json` gave; anything else raises."""
+        values = dict(values)
+        if (version := values.pop("format_version")) != FORMAT_VERSION:
+            raise ValueError(f"format version {version}, expected {FORMAT_VERSION}")
+        return cls(
+            **values
+            | {
+                "position": BatchPosition(**values["position"]),
+                "loss_scale": LossScale(**values["loss_scale"]),
+                "model": shape_from_dict(values["model"]),
+            }
+        )
+
+
+def save_checkpoint(run: RunFolder, state: TrainingState, learner: Learner, keep: CheckpointSettings) -> Path:
+    """Writes a checkpoint aside, renames it into place, moves the links and removes what need not be kept."""
+    final = run.checkpoint(state.step)
+    aside = final.with_name(f".{final.name}.partial")
+    try:
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        save_tensors(aside / MODEL_FILE, dict(learner.model.named_parameters()))
+        save_tensors(aside / OPTIMIZER_FILE, optimizer_tensors(learner.model, learner.optimizer))
+        write_json(aside / STATE_FILE, state.to_json())
+        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(aside.iterdir())}
+        write_json(aside / MANIFEST_FILE, {"format_version": FORMAT_VERSION, "step": state.step, "files": files})
+        fsync_folder(aside)
+        _put_in_place(aside, final)
+        fsync_folder(run.checkpoints)
+        replace_link(run.checkpoints / "latest", final.name)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        reason = "there is no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        raise UserError(
+            f"The checkpoint of step {state.step} could not be written to {run.checkpoints}: {reason}. "
+            "Checkpoints written before are untouched."
+        ) from error
+    _prune(run, keep)
+    return final
+
+
+def _put_in_place(aside: Path, final: Path) -> None:
+    """Renames, also over an older checkpoint of the same step (a resumed run passes it again)."""
+    old = final.with_name(f".{final.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    aside.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _prune(run: RunFolder, keep: CheckpointSettings) -> None:
+    """Keeps the last N and the best K, and points `best` at the best of all."""
+    steps = run.checkpoint_steps()
+    ranked = sorted(
+        (score, step) for step in steps if (score := _badness(run.checkpoint(step), keep.best_by)) is not None
+    )
+    best = [step for _, step in ranked[: keep.keep_best]]
+    if best:
+        replace_link(run.checkpoints / "best", run.checkpoint(best[0]).name)
+    for step in set(steps[: -keep.keep_last]) - set(best):
+        shutil.rmtree(run.checkpoint(step), ignore_errors=True)
+
+
+def is_among_best(run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings) -> bool:
+    """Whether a checkpoint with this evaluation would be kept for its quality."""
+    others = [_badness(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()]
+    better = [other for other in others if other is not None and other <= _sign(keep.best_by) * evaluation[keep.best_by]]
+    return len(better) < keep.keep_best
+
+
+def _sign(best_by: str) -> float:
+    return -1.0 if best_by == "bleu" else 1.0
+
+
+def _badness(checkpoint: Path, best_by: str) -> float | None:
+    """The figure checkpoints are ranked by, low is good; None for one that was not evaluated or cannot be read."""
+    try:
+        evaluation = read_json(checkpoint / STATE_FILE)["evaluation"]
+        return None if evaluation is None else _sign(best_by) * float(evaluation[best_by])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_state(checkpoint: Path) -> TrainingState:
+    """The small state of a checkpoint."""
+    try:
+        return TrainingState.from_json(read_json(checkpoint / STATE_FILE))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{checkpoint / STATE_FILE} cannot be read: {error}.") from None
+
+
+def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -> TrainingState:
+    """Puts a verified checkpoint back; a run over other data or of another model is refused."""
+    state = read_state(checkpoint)
+    require_same_shape(checkpoint, state.model, learner.model)
+    if state.data_fingerprint != data_fingerprint:
+        raise UserError(
+            f"{checkpoint} was trained on other prepared data ({state.data_fingerprint[:12]}) "
+            f"than data.prepared now holds ({data_fingerprint[:12]})."
+        )
+    load_weights(learner.model, checkpoint / MODEL_FILE)
+    moments = load_tensors(checkpoint / OPTIMIZER_FILE)
+    try:
+        restore_optimizer(learner.model, learner.optimizer, moments, state.num_updates)
+    except KeyError as error:
+        raise UserError(f"{checkpoint / OPTIMIZER_FILE} has no tensor {error}.") from None
+    learner.loss_scale = state.loss_scale
+    return state
+
+
+def require_same_shape(checkpoint: Path, saved: ModelShape, model: Transformer) -> None:
+    """Refuses weights of another size in words about the model, not about tensors."""
+    if differences := saved.differences(model.shape):
+        raise UserError(f"{checkpoint} is from another model (there, here): {'; '.join(differences)}.")

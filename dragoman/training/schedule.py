@@ -1,0 +1,49 @@
+"""Learning rates by step (FACTS §3): every policy of the seeds' system, each with optional warm-up.
+
+`step` is the number of optimizer updates already done, so the first update uses rate(0).
+"""
+
+import math
+from collections.abc import Callable
+
+from dragoman.run.config import TrainingSettings
+
+Rate = Callable[[int], float]
+
+
+def build_schedule(settings: TrainingSettings, width: int) -> Rate:
+    """The learning rate as a function of the step; `width` is the model's, which the transformer policy scales with."""
+    peak, warmup, cap = settings.learning_rate, settings.warmup_steps, settings.maximum_learning_rate
+    decay = _build_decay(settings)
+
+    def uncapped(step: int) -> float:
+        if settings.schedule == "transformer":
+            return peak * width**-0.5 * min((step + 1) * warmup**-1.5, (step + 1) ** -0.5)
+        rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        return rise * decay(step)
+
+    return uncapped if cap is None else lambda step: min(uncapped(step), cap)
+
+
+def _build_decay(settings: TrainingSettings) -> Rate:
+    """The rate once warm-up is over; decays begin where warm-up ends."""
+    peak, floor = settings.learning_rate, settings.minimum_learning_rate
+    decay_steps = settings.decay_steps or max(1, settings.max_steps - settings.warmup_steps)
+
+    def progress(step: int) -> float:
+        return max(0, step - settings.warmup_steps) / decay_steps
+
+    match settings.schedule:
+        case "transformer" | "fixed":
+            return lambda _: peak
+        case "piecewise_constant":
+            factors = dict(zip((0, *settings.boundaries), (1.0, *settings.multipliers), strict=True))
+            return lambda step: peak * factors[max(boundary for boundary in factors if boundary <= step)]
+        case "exponential":
+            return lambda step: peak * settings.decay_rate ** progress(step)
+        case "polynomial":
+            return lambda step: floor + (peak - floor) * (1 - min(progress(step), 1)) ** settings.decay_power
+        case "cosine":
+            return lambda step: floor + (peak - floor) * (1 + math.cos(math.pi * min(progress(step), 1))) / 2
+        case "inverse_polynomial":
+            return lambda step: peak * (1 + progress(step)) ** -settings.decay_power

@@ -1,0 +1,118 @@
+"""Starting and continuing runs: checks everything that can be checked before step 1, then launches the workers."""
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dragoman import __version__
+from dragoman.corpus.prepared import PreparedCorpus, tokenizer_path
+from dragoman.model.presets import resolve_shape
+from dragoman.run.checkpoints import newest_whole_checkpoint
+from dragoman.run.config import Settings, dump_settings, load_settings
+from dragoman.run.errors import UsageError, UserError
+from dragoman.run.files import write_text
+from dragoman.run.folder import CHOSEN_CONFIG, PREPARED_FOLDER, RunFolder
+
+WORKER_MODULE = "dragoman.training.worker"
+KEPT_ON_RESUME = (
+    ("training", "seed"),
+    ("training", "global_batch_tokens"),
+    ("training", "virtual_workers"),
+    ("data", "max_tokens"),
+)
+"""Settings that decide which sentences come next: a run that changed them would not be continued but another one."""
+
+
+def start_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
+    """Creates the run folder, with everything the run needs written into it, and trains."""
+    require_free_folder(run)
+    settings = check_settings(settings, num_workers)
+    corpus = PreparedCorpus.open(settings.data.prepared)
+    try:
+        run.tokenizers.mkdir(parents=True, exist_ok=True)
+        for side in ("source", "target") if not corpus.is_joint else ("source",):
+            origin = tokenizer_path(corpus.folder, side, corpus.is_joint)
+            shutil.copyfile(origin, run.tokenizers / origin.name)
+        write_text(run.config, dump_settings(settings, describe_origin()))
+    except OSError as error:
+        raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
+    _launch(run, num_workers)
+
+
+def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int) -> None:
+    """Continues a run from its newest whole checkpoint, with its own settings or changed ones."""
+    if not run.exists:
+        raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
+    before = load_settings(run.config)
+    settings = settings or load_settings(run.config, overrides)
+    for section, key in KEPT_ON_RESUME:
+        old, new = (getattr(getattr(each, section), key) for each in (before, settings))
+        if old != new:
+            raise UsageError(f"A resumed run must keep {section}.{key} = {old}, not {new}: start a new run for that.")
+    settings = check_settings(settings, num_workers)
+    warnings: list[str] = []
+    if newest_whole_checkpoint(run, warnings.append) is None:
+        raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
+    if settings != before:
+        write_text(run.config, dump_settings(settings, describe_origin()))
+    _launch(run, num_workers)
+
+
+def require_free_folder(run: RunFolder) -> None:
+    """Refuses to write into somebody's run or other files."""
+    if run.exists:
+        raise UserError(
+            f"{run.path} already holds a run. Continue it with --resume, or choose another folder with --run-dir."
+        )
+    others = {entry.name for entry in run.path.iterdir()} - {PREPARED_FOLDER, CHOSEN_CONFIG} if run.path.is_dir() else ()
+    if others or (run.path.exists() and not run.path.is_dir()):
+        raise UserError(f"{run.path} exists and is not a run folder. Choose another one with --run-dir.")
+
+
+def check_settings(settings: Settings, num_workers: int) -> Settings:
+    """What can be known to fail is said now, not by a worker; returns the settings with paths made absolute."""
+    virtual_workers = settings.training.virtual_workers
+    if num_workers < 1:
+        raise UsageError(f"--workers takes a number of at least 1, not {num_workers}.")
+    if num_workers > virtual_workers:
+        raise UsageError(
+            f"{num_workers} workers cannot share {virtual_workers} virtual workers: "
+            f"use --workers {virtual_workers} or raise training.virtual_workers."
+        )
+    corpus = PreparedCorpus.open(settings.data.prepared)
+    resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
+    data = settings.data.model_copy(update={"prepared": settings.data.prepared.resolve()})
+    return settings.model_copy(update={"data": data})
+
+
+def describe_origin() -> dict[str, Any]:
+    """Versions, commit, time and command line: what is needed to make the run again."""
+    return {
+        "dragoman": __version__,
+        "torch": version("torch"),
+        "python": sys.version.split()[0],
+        "git_commit": _git_commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+    }
+
+
+def _git_commit() -> str | None:
+    """The commit this code is at, where it runs from a clone."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    answer = subprocess.run(
+        [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip() or None
+
+
+def _launch(run: RunFolder, num_workers: int) -> None:
+    from dragoman.cluster.launch import launch_on_this_machine
+
+    launch_on_this_machine(WORKER_MODULE, [str(run.path)], num_workers)

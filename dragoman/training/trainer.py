@@ -1,0 +1,238 @@
+"""The loop. Read `Trainer.train` from top to bottom to know what a run does."""
+
+import time
+from pathlib import Path
+
+import torch
+
+from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.world import World
+from dragoman.corpus.batching import BatchPosition, BatchSettings, BatchStream, MicroBatch, StepPlan, share_of_rank
+from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.evaluation.teacher_forcing import teacher_forced_predictions
+from dragoman.evaluation.validation import evaluate_on_dev
+from dragoman.model.presets import resolve_shape
+from dragoman.model.transformer import Transformer
+from dragoman.monitoring.console import format_seconds
+from dragoman.monitoring.meters import TrainMeters
+from dragoman.monitoring.watcher import Sample, Watcher
+from dragoman.run.config import Settings
+from dragoman.run.folder import RunFolder
+from dragoman.training.budget import Clock, StopReason, StopWatch
+from dragoman.training.checkpoint import TrainingState, is_among_best, restore_learner, save_checkpoint
+from dragoman.training.guard import FiniteGuard
+from dragoman.training.loss_scale import LossScale
+from dragoman.training.optimizer import build_optimizer, set_learning_rate
+from dragoman.training.schedule import build_schedule
+from dragoman.training.step import Learner, StepResult
+
+
+class Trainer:
+    """One run as one process sees it; every rank has a trainer, and they move in step."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        settings: Settings,
+        corpus: PreparedCorpus,
+        world: World,
+        watcher: Watcher,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._run = run
+        self._settings = settings
+        self._corpus = corpus
+        self._world = world
+        self._watcher = watcher
+        self.learner = build_learner(settings, corpus, world)
+        self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
+        self.step = self._num_updates = 0
+        position, seconds_before = BatchPosition(), 0.0
+        if checkpoint is not None:
+            state = restore_learner(checkpoint, self.learner, corpus.fingerprint)
+            self.step, self._num_updates = state.step, state.num_updates
+            position, seconds_before = state.position, state.training_seconds
+        self._clock = Clock(seconds_before, settings.training.price_per_hour)
+        self._stop_watch = StopWatch(settings.training, self._clock)
+        self._stream = BatchStream(corpus.split("train"), batch_settings(settings), position)
+        self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
+        self._meters = TrainMeters()
+        self._evaluation: dict[str, float] | None = None
+        self._saved_step = self.step if checkpoint is not None else -1
+
+    def train(self) -> StopReason:
+        """Collective: trains until the steps, a budget or a person's patience are used up; returns which."""
+        settings = self._settings
+        self._stop_watch.install()
+        self._announce()
+        if self._saved_step < 0:
+            if settings.evaluation.evaluate_at_start:
+                self._evaluate()
+            self._save()  # a run can be resumed from its first moment on
+        guard = FiniteGuard(self.learner.loss_scale)
+        reason = StopReason.NONE if self.step < settings.training.max_steps else StopReason.STEPS
+
+        while reason is StopReason.NONE:
+            begin = time.perf_counter()
+            vote = self._world.start_vote(self._stop_watch.reason())  # answered while the step computes
+            plan = self._stream.next_step()
+            batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
+            learning_rate = self._schedule(self._num_updates)
+            set_learning_rate(self.learner.optimizer, learning_rate)
+            result = self.learner.learn(self.step, batches, plan.num_target_tokens)
+            guard.check(self.step + 1, result.is_finite, result.gradient_norm, learning_rate)
+
+            self.step += 1
+            self._num_updates += result.is_finite
+            self._evaluation = None
+            self._measure(plan, result, time.perf_counter() - begin)
+            self._watcher.progressed(self.step)
+            reason = StopReason(vote.result())
+            if reason is StopReason.NONE and self.step >= settings.training.max_steps:
+                reason = StopReason.STEPS
+            is_over = reason not in (StopReason.NONE, StopReason.SIGNAL)
+
+            if self.step % settings.training.log_every == 0 or is_over:
+                self._log(learning_rate, batches)
+            if self.step % settings.evaluation.evaluate_every == 0 or is_over:
+                self._evaluate()
+            if self.step % settings.checkpoints.save_every == 0 or reason is not StopReason.NONE or self._is_best():
+                self._save()
+
+        self._watcher.say(self._farewell(reason))
+        return reason
+
+    def _announce(self) -> None:
+        shape = self.learner.model.shape
+        num_parameters = sum(parameter.numel() for parameter in self.learner.model.parameters())
+        self._watcher.say(
+            f"{self._settings.model.preset}: {num_parameters:,} parameters, "
+            f"{shape.source_vocab_size:,} source and {shape.target_vocab_size:,} target pieces, "
+            f"{self._settings.training.precision} on {self._world.device.type}."
+        )
+        self._watcher.say(
+            f"{self._world.size} worker{'s' if self._world.size > 1 else ''} share "
+            f"{self._settings.training.virtual_workers} virtual workers and "
+            f"{self._settings.training.global_batch_tokens:,} tokens a step."
+        )
+        if self._stream.num_left_out:
+            self._watcher.say(
+                f"{self._stream.num_left_out:,} training pairs have a side of more than {self._stream.longest_used} "
+                "pieces and are left out (data.max_tokens, training.global_batch_tokens / virtual_workers)."
+            )
+        if self.step:
+            self._watcher.restarted(self.step, {"workers": self._world.size})
+
+    def _measure(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+        meters = self._meters
+        meters.num_steps += 1
+        meters.seconds += seconds
+        meters.num_target_tokens += plan.num_target_tokens
+        meters.num_tokens += plan.num_tokens
+        meters.num_padded_tokens += plan.num_padded_tokens
+        meters.losses.append(torch.stack(result.loss_sums))
+        if result.is_finite:
+            meters.gradient_norm_sum += result.gradient_norm
+            meters.num_finite_norms += 1
+
+    def _log(self, learning_rate: float, batches: dict[int, MicroBatch]) -> None:
+        """Collective: one record of the steps since the last one."""
+        if not self._meters.num_steps:
+            return
+        figures = self._meters.read(self._world) | {
+            "learning_rate": learning_rate,
+            "loss_scale": self.learner.loss_scale.value,
+            "skipped_steps": self.learner.loss_scale.num_skipped_steps,
+            "epoch": self._stream.position.epoch,
+            "training_seconds": self._clock.seconds,
+        }
+        figures["steps_per_second"] = 1 / figures["seconds_per_step"]
+        if self._clock.cost is not None:
+            figures["cost"] = self._clock.cost
+        is_sample_due = self.step % self._settings.training.sample_every < self._meters.num_steps
+        self._meters = TrainMeters()
+        is_shown = self._world.is_first and is_sample_due and bool(batches)
+        self._watcher.trained(self.step, figures, self._sample(next(iter(batches.values()))) if is_shown else None)
+
+    def _sample(self, batch: MicroBatch) -> Sample:
+        """The first pair of a batch, and what the model now says of it when fed with the reference."""
+        model, corpus = self.learner.model, self._corpus
+        first = batch.first_pair()
+        model.eval()
+        prediction = teacher_forced_predictions(model, first, self._settings.training.precision)[0]
+        model.train()
+        begin_mark = "<s>"
+        return Sample(
+            source=[begin_mark, *corpus.source_tokenizer.pieces(first.source[0])],
+            target=[begin_mark, *corpus.target_tokenizer.pieces(first.target_output[0])],
+            prediction=[begin_mark, *corpus.target_tokenizer.pieces(prediction)],
+        )
+
+    def _evaluate(self) -> None:
+        """Collective: judges the model as it is now, on the dev set."""
+        figures = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world).figures()
+        self._evaluation = {"loss": figures["loss"], "bleu": figures["bleu"]}
+        self._watcher.evaluated(self.step, figures)
+
+    def _is_best(self) -> bool:
+        """Whether this step has just been evaluated and deserves to be kept; only the rank that saves needs to know."""
+        keep = self._settings.checkpoints
+        return self._world.is_first and self._evaluation is not None and is_among_best(self._run, self._evaluation, keep)
+
+    def _save(self) -> None:
+        """Writes a checkpoint on rank 0; the others go on to the next step and meet it there."""
+        if not self._world.is_first or self._saved_step == self.step:
+            return
+        begin = time.perf_counter()
+        state = TrainingState(
+            step=self.step,
+            num_updates=self._num_updates,
+            position=self._stream.position,
+            loss_scale=self.learner.loss_scale,
+            training_seconds=self._clock.seconds,
+            model=self.learner.model.shape,
+            data_fingerprint=self._corpus.fingerprint,
+            evaluation=self._evaluation,
+        )
+        folder = save_checkpoint(self._run, state, self.learner, self._settings.checkpoints)
+        self._saved_step = self.step
+        num_bytes = sum(file.stat().st_size for file in folder.iterdir())
+        figures = {"path": str(folder), "bytes": num_bytes, "seconds": time.perf_counter() - begin}
+        self._watcher.saved(self.step, figures)
+
+    def _farewell(self, reason: StopReason) -> str:
+        """The last sentence of a run."""
+        cost = "" if self._clock.cost is None else f", cost {self._clock.cost:.2f}"
+        spent = f"after {self.step:,} steps and {format_seconds(self._clock.seconds)} of training{cost}"
+        resume = f"Continue with: dragoman train --resume --run-dir {self._run.path}"
+        match reason:
+            case StopReason.SIGNAL:
+                return f"Stopped on request {spent}; everything is saved. {resume}"
+            case StopReason.TIME:
+                return f"training.max_hours is used up {spent}; everything is saved. To go on, raise it. {resume}"
+            case StopReason.COST:
+                return f"training.max_cost is used up {spent}; everything is saved. To go on, raise it. {resume}"
+            case _:
+                return f"Finished {spent}."
+
+
+def build_learner(settings: Settings, corpus: PreparedCorpus, world: World) -> Learner:
+    """A fresh model and all an update needs: the same on every rank, since the seed is."""
+    torch.manual_seed(settings.training.seed)
+    vocab_sizes = corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size
+    model = Transformer(resolve_shape(settings.model, *vocab_sizes, corpus.is_joint)).to(world.device)
+    return Learner(
+        model,
+        build_optimizer(model, settings.training),
+        GradientSum(model.parameters(), world),
+        LossScale.start(settings.training.precision),
+        settings.training,
+    )
+
+
+def batch_settings(settings: Settings) -> BatchSettings:
+    """What of the settings decides the sequence of batches."""
+    training = settings.training
+    return BatchSettings(
+        training.global_batch_tokens, training.virtual_workers, settings.data.max_tokens, training.seed
+    )

@@ -1,0 +1,172 @@
+"""The tokenizer gives text back unchanged, the same bytes for the same text, and clear errors."""
+
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.corpus.text import MAX_LINE_BYTES, normalise
+from dragoman.corpus.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    VocabularyTooLarge,
+    VocabularyTooSmall,
+    padded_vocab_size,
+    train_tokenizer,
+)
+from dragoman.run.errors import UserError
+
+UNUSUAL = "äß€漢😀\u2028\u0085\u00a0\u3000\u200b\ufeff\ufffd\x0b\r⁇</>"
+# SentencePiece learns nothing from a literal "<pad>", so its characters also stand elsewhere in the lines.
+WORDS = ["the", "cat", "sat", "Straße", "on", "mat", "pads", "unk", "<s>", "</s>", "<unk>", "<pad>"]
+CHARACTERS = sorted(set("".join(WORDS) + UNUSUAL + "0123456789 "))
+
+
+def make_lines() -> list[str]:
+    randomness = random.Random(1)
+    lines = [" ".join(randomness.choices(WORDS, k=6)) + f" {number}" for number in range(300)]
+    return [*lines, f"x{UNUSUAL}x"]
+
+
+LINES = make_lines()
+VOCAB_SIZE = 90
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(train_tokenizer(LINES, VOCAB_SIZE))
+
+
+def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces([PAD_ID, EOS_ID, BOS_ID, UNK_ID]) == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert (PAD_ID, EOS_ID, BOS_ID, UNK_ID) == (0, 1, 2, 3)
+
+
+@given(st.lists(st.text(st.sampled_from(CHARACTERS), max_size=30).map(normalise), max_size=5))
+def test_decoding_an_encoded_line_gives_it_back(tokenizer: Tokenizer, lines: list[str]) -> None:
+    id_lines = tokenizer.encode_lines(lines)
+    assert tokenizer.decode_lines(id_lines) == lines
+    assert all(UNK_ID < piece_id < tokenizer.num_pieces for ids in id_lines for piece_id in ids)
+
+
+def test_spaces_are_not_changed(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode_lines(tokenizer.encode_lines(["  the   cat "])) == ["  the   cat "]
+
+
+def test_special_pieces_in_text_are_only_text(tokenizer: Tokenizer) -> None:
+    [ids] = tokenizer.encode_lines(["<s> the </s> <pad>"])
+    assert not {PAD_ID, EOS_ID, BOS_ID} & set(ids)
+
+
+def test_numbers_are_cut_into_digits(tokenizer: Tokenizer) -> None:
+    [ids] = tokenizer.encode_lines(["the 123"])
+    assert tokenizer.pieces(ids)[-3:] == ["1", "2", "3"]
+
+
+def test_reserved_characters_do_not_come_back(tokenizer: Tokenizer) -> None:
+    """The reason why `corpus.text` leaves such pairs out; if this fails, it need not any more."""
+    assert tokenizer.decode_lines(tokenizer.encode_lines(["the▁cat"])) == ["the cat"]
+    assert tokenizer.decode_lines(tokenizer.encode_lines(["the ▅"])) != ["the ▅"]
+
+
+def test_decoding_ignores_special_and_padding_ids(tokenizer: Tokenizer) -> None:
+    [ids] = tokenizer.encode_lines(["the cat"])
+    padding_id = tokenizer.vocab_size - 1
+    assert padding_id >= tokenizer.num_pieces
+    assert tokenizer.decode_lines([[BOS_ID, *ids, padding_id, EOS_ID, PAD_ID], []]) == ["the cat", ""]
+    assert tokenizer.decode_lines([np.array(ids, dtype=np.uint16)]) == ["the cat"]
+    assert tokenizer.pieces([padding_id]) == [f"<unused {padding_id}>"]
+
+
+def test_threads_do_not_change_the_ids(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode_lines(LINES, num_threads=2) == tokenizer.encode_lines(LINES)
+
+
+@pytest.mark.parametrize(("num_pieces", "padded"), [(1, 8), (8, 8), (9, 16), (32768, 32768)])
+def test_padded_vocab_size(num_pieces: int, padded: int) -> None:
+    assert padded_vocab_size(num_pieces) == padded
+
+
+def test_same_lines_give_the_same_bytes() -> None:
+    assert train_tokenizer(LINES, VOCAB_SIZE) == train_tokenizer(iter(LINES), VOCAB_SIZE)
+
+
+def test_training_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    train_tokenizer(LINES, VOCAB_SIZE)
+    with pytest.raises(VocabularyTooLarge):
+        train_tokenizer(LINES, 10_000)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_longest_lines_are_not_skipped() -> None:
+    longest = "q" * (MAX_LINE_BYTES - 2) + " z"
+    tokenizer = Tokenizer(train_tokenizer(["a b", longest], 9))
+    assert UNK_ID not in tokenizer.encode_lines(["q z"])[0]
+
+
+@pytest.mark.parametrize("asked", [1000, 2**31 - 1, 10**12])
+def test_too_large_vocabulary_tells_the_largest(asked: int) -> None:
+    with pytest.raises(VocabularyTooLarge) as failure:
+        train_tokenizer(LINES, asked)
+    largest = failure.value.largest
+    assert str(asked) in str(failure.value)
+    assert f"use --vocab-size {largest} or less" in str(failure.value)
+    assert Tokenizer(train_tokenizer(LINES, largest)).num_pieces == largest
+
+
+@pytest.mark.parametrize("asked", [1, 3, 4, 20])
+def test_too_small_vocabulary_tells_the_smallest(asked: int) -> None:
+    with pytest.raises(VocabularyTooSmall, match=f"of {asked} pieces") as failure:
+        train_tokenizer(LINES, asked)
+    smallest = failure.value.smallest
+    assert f"use --vocab-size {smallest} or more" in str(failure.value)
+    assert Tokenizer(train_tokenizer(LINES, smallest)).num_pieces == smallest
+
+
+@pytest.mark.parametrize("lines", [[], [""]])
+def test_no_text_is_refused(lines: list[str]) -> None:
+    with pytest.raises(UserError, match="no text to train a tokenizer on"):
+        train_tokenizer(lines, 100)
+
+
+def test_saved_tokenizer_loads_again(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "tokenizer.model")
+    again = Tokenizer.load(tmp_path / "tokenizer.model")
+    assert again.encode_lines(LINES[:5]) == tokenizer.encode_lines(LINES[:5])
+    assert again.num_pieces == VOCAB_SIZE
+
+
+@pytest.mark.parametrize("damage", [lambda model: b"", lambda model: model[: len(model) // 2], lambda model: b"text\n"])
+def test_damaged_model_is_refused_quietly(
+    tmp_path: Path, damage: Callable[[bytes], bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(damage(train_tokenizer(LINES, VOCAB_SIZE)))
+    with pytest.raises(UserError, match=r"tokenizer\.model is damaged"):
+        Tokenizer.load(path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_missing_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.model cannot be read: No such file"):
+        Tokenizer.load(tmp_path / "none.model")
+
+
+def test_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=model, vocab_size=150, hard_vocab_limit=False, minloglevel=2
+    )
+    path = tmp_path / "foreign.model"
+    path.write_bytes(model.getvalue())
+    with pytest.raises(UserError, match=r"foreign\.model .*PAD, EOS, BOS and UNK"):
+        Tokenizer.load(path)
