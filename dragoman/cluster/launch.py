@@ -6,6 +6,7 @@ workers, which finish their step, save and end by themselves. A second signal en
 
 import logging
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ from types import FrameType
 
 import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from dragoman.cluster.failure import first_cause
 from dragoman.run.errors import UserError
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -38,6 +40,7 @@ def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: i
     # The agent's own account of a failure is a page of boxes; the first cause is told by us, once.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     config = LaunchConfig(
+        run_id=secrets.token_hex(8),
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=num_workers,
@@ -55,7 +58,7 @@ def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: i
             elastic_launch(config, sys.executable)("-m", module, *arguments)
         except ChildFailedError as error:
             if not forwarder.num_received:
-                raise _explain(error) from None
+                raise UserError(first_cause(error)) from None
             raise UserError("Stopped before the run had anything new to save.") from None
 
 
@@ -89,20 +92,3 @@ class _SignalForwarder:
         print(f"\n{note}", file=sys.stderr, flush=True)
         for child in psutil.Process().children():
             child.send_signal(signal.SIGTERM if is_first else signal.SIGKILL)
-
-
-def _explain(error: ChildFailedError) -> UserError:
-    """The earliest failure in one or two sentences: those of other ranks are its consequences."""
-    rank, failure = error.get_first_failure()
-    return UserError(_failure_text(rank, failure))
-
-
-def _failure_text(rank: int, failure: ProcessFailure) -> str:
-    if failure.error_file_data.get("message"):
-        return str(failure.message)
-    if failure.exitcode == -signal.SIGKILL:
-        return (
-            f"Worker {rank} was killed (SIGKILL), perhaps because the machine ran out of memory. "
-            "Nothing saved is lost: the same command with --resume continues."
-        )
-    return f"Worker {rank} ended with exit code {failure.exitcode}; --debug shows more."

@@ -30,7 +30,7 @@ class GradientSum:
         for parameter, begin in zip(parameters, begins, strict=True):
             parameter.grad = self.flat[begin : begin + parameter.numel()].view_as(parameter)
             if world.size > 1:
-                parameter.register_post_accumulate_grad_hook(self._on_gradient_complete)
+                parameter.register_post_accumulate_grad_hook(self._on_gradient_complete)  # type: ignore[no-untyped-call]
         cuts = [begin // (bucket_bytes // self.flat.itemsize) for begin in begins]
         bucket_of = [sorted(set(cuts)).index(cut) for cut in cuts]
         self._bucket_of = dict(zip(parameters, bucket_of, strict=True))

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+CPU = torch.device("cpu")
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Long, because ranks wait here while rank 0 writes a checkpoint."""
 
@@ -23,7 +24,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @property
     def is_first(self) -> bool:
@@ -105,6 +106,11 @@ def leave_world(world: World) -> None:
     """Ends communication, so that no peer is left waiting."""
     if world.size > 1:
         dist.destroy_process_group()
+
+
+def num_gpus() -> int:
+    """GPUs this process may use."""
+    return torch.cuda.device_count()
 
 
 def choose_device(local_rank: int = 0) -> torch.device:

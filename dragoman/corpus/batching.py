@@ -45,6 +45,9 @@ class BatchPosition:
     step_in_epoch: int = 0
 
 
+FIRST_POSITION = BatchPosition()
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """The pairs of one global batch, by virtual worker. In an epoch's last step some may have none."""
@@ -82,7 +85,7 @@ class MicroBatch:
 class BatchStream:
     """The endless sequence of steps over a corpus, from any position on."""
 
-    def __init__(self, pairs: ParallelIds, settings: BatchSettings, position: BatchPosition = BatchPosition()) -> None:
+    def __init__(self, pairs: ParallelIds, settings: BatchSettings, position: BatchPosition = FIRST_POSITION) -> None:
         self._pairs = pairs
         self._settings = settings
         self._position = position

@@ -9,6 +9,7 @@ import torch
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import fixed_batches, pad_pairs
 from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.tokenizer import EOS_ID
 from dragoman.evaluation.scores import score_translations, teacher_forced_bleu
 from dragoman.evaluation.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
@@ -47,7 +48,10 @@ def evaluate_on_dev(model: Transformer, corpus: PreparedCorpus, settings: Settin
     try:
         smoothed, plain, forced_bleu = _teacher_forced_figures(model, corpus, settings, world)
         sources, references = corpus.text("dev")
-        sources, references = sources[: settings.evaluation.max_sentences], references[: settings.evaluation.max_sentences]
+        sources, references = (
+            sources[: settings.evaluation.max_sentences],
+            references[: settings.evaluation.max_sentences],
+        )
         search = SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty)
         translator = Translator(model, corpus.source_tokenizer, corpus.target_tokenizer, search)
         translations = world.gather_texts(translator.translate_share(sources, world.rank, world.size))
@@ -72,9 +76,9 @@ def _teacher_forced_figures(
         smoothed += float(sums.smoothed)
         plain += float(sums.plain)
         for index, ids in zip(part, teacher_forced_predictions(model, batch, precision), strict=True):
-            predictions.append((int(index), " ".join(corpus.target_tokenizer.pieces(ids[:-1]))))
+            predictions.append((int(index), " ".join(map(str, ids))))
     smoothed, plain = world.sum_numbers([smoothed, plain])
     num_tokens = int(pairs.target_lengths.sum()) + pairs.num_pairs
-    references = [" ".join(corpus.target_tokenizer.pieces(pairs.target(i))) for i in range(pairs.num_pairs)]
+    references = [" ".join(map(str, [*pairs.target(i), EOS_ID])) for i in range(pairs.num_pairs)]
     forced_bleu = teacher_forced_bleu(world.gather_texts(predictions), references)
     return smoothed / num_tokens, plain / num_tokens, forced_bleu

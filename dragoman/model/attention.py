@@ -43,14 +43,23 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
 
     def forward(
-        self, x_BTD: Tensor, mask_B11S: Tensor | None = None, is_causal: bool = False, cache: KeyValueCache | None = None
+        self,
+        x_BTD: Tensor,
+        mask_B11S: Tensor | None = None,
+        is_causal: bool = False,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Attends under a padding mask (True = may be seen) or causally; with a cache, also to earlier positions."""
         query, key, value = (_split_heads(x, self.heads) for x in self.query_key_value(x_BTD).chunk(3, dim=-1))
         if cache is not None:
             key, value = cache.append(key, value)
         mixed = scaled_dot_product_attention(
-            query, key, value, attn_mask=mask_B11S, is_causal=is_causal, dropout_p=self.dropout if self.training else 0.0
+            query,
+            key,
+            value,
+            attn_mask=mask_B11S,
+            is_causal=is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
         )
         output: Tensor = self.output(_join_heads(mixed))
         return output

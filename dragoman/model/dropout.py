@@ -23,8 +23,8 @@ class Dropout(nn.Module):
         if not self.training or self._num_dropped_levels == 0:
             return x
         if x.device.type != "cpu":
-            return nn.functional.dropout(x, self.probability)
-        return x * self._draw_mask(x).mul_(self._scale)
+            return torch.dropout(x, self.probability, train=True)
+        return x.mul(self._draw_mask(x).mul_(self._scale))
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + dropped x, in one pass over memory on a CPU."""

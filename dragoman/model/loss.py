@@ -74,7 +74,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return smoothed, plain
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_smoothed: Tensor, _grad_plain: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_states_ND, grad_weight_VD = ctx.saved_tensors
         # In place: the loss is differentiated once, and a second copy of the vocabulary's gradient is worth avoiding.

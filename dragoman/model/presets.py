@@ -32,9 +32,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise UsageError(
-                f"model.width {self.width} cannot be divided among {self.heads} heads: choose a multiple of model.heads."
-            )
+            raise UsageError(f"model.width {self.width} cannot be divided among {self.heads} heads: choose a multiple.")
         if self.width % 2:
             raise UsageError(f"model.width must be even (positions are sines and cosines), not {self.width}.")
 
@@ -42,7 +40,11 @@ class ModelShape:
         """The weights-deciding fields in which two shapes differ, as `name: mine, theirs`."""
         skipped = {"dropout", "attention_dropout", "relu_dropout"}
         mine, theirs = asdict(self), asdict(other)
-        return [f"{name}: {mine[name]}, {theirs[name]}" for name in mine if name not in skipped | {"heads"} and mine[name] != theirs[name]]
+        return [
+            f"{name}: {mine[name]}, {theirs[name]}"
+            for name in mine
+            if name not in skipped | {"heads"} and mine[name] != theirs[name]
+        ]
 
 
 @cache

@@ -103,7 +103,7 @@ class Decoder(nn.Module):
 
     def project_memory(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of the source, one pair per layer."""
-        return [layer.cross_attention.project_memory(memory_BSD) for layer in self.layers]
+        return [layer.cross_attention.project_memory(memory_BSD) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
         self,
@@ -204,7 +204,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(parameter, std=self.shape.width**-0.5)
             elif parameter.dim() == 2:
                 # Packed query/key/value matrices are several square ones: each gets its own fan-out.
-                for square in parameter.split(self.shape.width) if "attention" in name else [parameter]:
+                for square in torch.split(parameter, self.shape.width) if "attention" in name else [parameter]:
                     nn.init.xavier_uniform_(square)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)

@@ -97,8 +97,12 @@ class RunWatcher:
             f"padding {figures['padding_share']:.1%}"
         )
         if sample is not None:
-            for name, pieces in (("Source", sample.source), ("Target", sample.target), ("Prediction", sample.prediction)):
-                self._console.log(f"***     {f'Train {name}[0]:':<21} {' '.join(pieces)}")
+            for name, pieces in (
+                ("Source", sample.source),
+                ("Target", sample.target),
+                ("Prediction", sample.prediction),
+            ):
+                self._console.log(f"***     {f'Train {name}[0]:':<20} {' '.join(pieces)}")
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """The dev set was judged."""

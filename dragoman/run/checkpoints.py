@@ -43,7 +43,7 @@ def newest_whole_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> Path
 
 
 def find_checkpoint(run: RunFolder, which: str = "best") -> Path:
-    """The folder behind "best" (the latest where none is best), "latest" or a step's number, verified for translating."""
+    """The folder behind "best" (or the latest), "latest" or a step's number, verified as far as translating needs."""
     if not run.checkpoint_steps():
         raise UserError(f"{run.path} has no checkpoint yet.")
     if which in ("best", "latest"):

@@ -6,11 +6,6 @@ from pathlib import Path
 
 from dragoman.run.errors import UserError
 
-PREPARED_FOLDER = "prepared"
-"""Where `dragoman train --source … --target …` prepares the person's own text, inside the run folder."""
-CHOSEN_CONFIG = "chosen.toml"
-"""The settings it chose, to copy and edit."""
-
 _STEP_NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -34,6 +29,21 @@ class RunFolder:
     def metrics(self) -> Path:
         """One JSON record per logged step, evaluation, checkpoint, restart."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def corpus(self) -> Path:
+        """The built-in corpus, where the run is the demo."""
+        return self.path / "corpus"
+
+    @property
+    def prepared(self) -> Path:
+        """The prepared corpus, where the run began with a person's own two text files."""
+        return self.path / "prepared"
+
+    @property
+    def chosen_config(self) -> Path:
+        """The settings that were chosen for them, to copy and edit."""
+        return self.path / "chosen.toml"
 
     @property
     def tensorboard(self) -> Path:

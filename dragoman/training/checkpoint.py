@@ -114,7 +114,9 @@ def _prune(run: RunFolder, keep: CheckpointSettings) -> None:
 def is_among_best(run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings) -> bool:
     """Whether a checkpoint with this evaluation would be kept for its quality."""
     others = [_badness(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()]
-    better = [other for other in others if other is not None and other <= _sign(keep.best_by) * evaluation[keep.best_by]]
+    better = [
+        other for other in others if other is not None and other <= _sign(keep.best_by) * evaluation[keep.best_by]
+    ]
     return len(better) < keep.keep_best
 
 

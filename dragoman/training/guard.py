@@ -3,6 +3,7 @@
 One public run of the seeds' job trained 17.5 hours on NaN because nothing looked.
 """
 
+import math
 from collections import deque
 
 from dragoman.run.errors import UserError
@@ -30,7 +31,7 @@ class FiniteGuard:
         if self._loss_scale.is_dynamic and self._num_skips_in_a_row < MOST_SKIPS_IN_A_ROW:
             return
         raise UserError(
-            f"Training stopped at step {step}: the gradient is {'NaN' if gradient_norm != gradient_norm else 'infinite'}. "
+            f"Training stopped at step {step}: the gradient is {'NaN' if math.isnan(gradient_norm) else 'infinite'}. "
             f"{self._likely_cause(learning_rate)} No weight was changed by this step; the last checkpoint is good."
         )
 
@@ -38,7 +39,7 @@ class FiniteGuard:
         if self._loss_scale.is_dynamic:
             return (
                 f"{MOST_SKIPS_IN_A_ROW} steps in a row overflowed in fp16, down to a loss scale of "
-                f"{self._loss_scale.value:g}: the weights themselves are probably too large; use precision bf16 or fp32."
+                f"{self._loss_scale.value:g}: the weights are probably too large; use precision bf16 or fp32."
             )
         advice = "lower training.learning_rate, lengthen training.warmup_steps or set training.clip_norm"
         if not self._recent_norms:

@@ -18,7 +18,7 @@ def build_schedule(settings: TrainingSettings, width: int) -> Rate:
 
     def uncapped(step: int) -> float:
         if settings.schedule == "transformer":
-            return peak * width**-0.5 * min((step + 1) * warmup**-1.5, (step + 1) ** -0.5)
+            return float(peak * width**-0.5 * min((step + 1) * warmup**-1.5, (step + 1) ** -0.5))
         rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
         return rise * decay(step)
 

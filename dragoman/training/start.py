@@ -15,7 +15,7 @@ from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
-from dragoman.run.folder import CHOSEN_CONFIG, PREPARED_FOLDER, RunFolder
+from dragoman.run.folder import RunFolder
 
 WORKER_MODULE = "dragoman.training.worker"
 KEPT_ON_RESUME = (
@@ -68,8 +68,8 @@ def require_free_folder(run: RunFolder) -> None:
         raise UserError(
             f"{run.path} already holds a run. Continue it with --resume, or choose another folder with --run-dir."
         )
-    others = {entry.name for entry in run.path.iterdir()} - {PREPARED_FOLDER, CHOSEN_CONFIG} if run.path.is_dir() else ()
-    if others or (run.path.exists() and not run.path.is_dir()):
+    own = {run.corpus, run.prepared, run.chosen_config}
+    if run.path.exists() and not (run.path.is_dir() and set(run.path.iterdir()) <= own):
         raise UserError(f"{run.path} exists and is not a run folder. Choose another one with --run-dir.")
 
 

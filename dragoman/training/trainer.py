@@ -7,7 +7,7 @@ import torch
 
 from dragoman.cluster.synchronisation import GradientSum
 from dragoman.cluster.world import World
-from dragoman.corpus.batching import BatchPosition, BatchSettings, BatchStream, MicroBatch, StepPlan, share_of_rank
+from dragoman.corpus.batching import FIRST_POSITION, BatchSettings, BatchStream, MicroBatch, StepPlan, share_of_rank
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.evaluation.teacher_forcing import teacher_forced_predictions
 from dragoman.evaluation.validation import evaluate_on_dev
@@ -47,7 +47,7 @@ class Trainer:
         self.learner = build_learner(settings, corpus, world)
         self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
         self.step = self._num_updates = 0
-        position, seconds_before = BatchPosition(), 0.0
+        position, seconds_before = FIRST_POSITION, 0.0
         if checkpoint is not None:
             state = restore_learner(checkpoint, self.learner, corpus.fingerprint)
             self.step, self._num_updates = state.step, state.num_updates
@@ -177,7 +177,9 @@ class Trainer:
     def _is_best(self) -> bool:
         """Whether this step has just been evaluated and deserves to be kept; only the rank that saves needs to know."""
         keep = self._settings.checkpoints
-        return self._world.is_first and self._evaluation is not None and is_among_best(self._run, self._evaluation, keep)
+        return (
+            self._world.is_first and self._evaluation is not None and is_among_best(self._run, self._evaluation, keep)
+        )
 
     def _save(self) -> None:
         """Writes a checkpoint on rank 0; the others go on to the next step and meet it there."""

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+from dragoman.cluster.failure import report_failure
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.monitoring.console import RunConsole
@@ -59,23 +59,22 @@ def work(run: RunFolder, settings: Settings, world: World) -> None:
 
 
 def record_failure(run: RunFolder, world: World, error: Exception) -> None:
-    """Leaves the cause where the agent looks for it, and the traceback in the run folder."""
-    details = run.path / f"failure.rank{world.rank}.txt"
+    """Leaves the cause where the launcher looks for it, and a traceback in the run folder unless it is a plain one."""
     if isinstance(error, UserError):
-        told: Exception = error
-    else:
-        traceback_text = "".join(traceback.format_exception(error))
-        details.write_text(traceback_text, encoding="utf-8")
-        told = RuntimeError(f"Worker {world.rank} failed: {type(error).__name__}: {error}. Details are in {details}.")
-    handler = get_error_handler()
-    handler.initialize()
-    handler.record_exception(told)
+        report_failure(str(error), is_plain=True)
+        return
+    details = run.path / f"failure.rank{world.rank}.txt"
+    details.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    first_line = (str(error).splitlines() or [""])[0]
+    text = f"Worker {world.rank} failed: {type(error).__name__}: {first_line} Details are in {details}."
+    report_failure(text, is_plain=False)
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed memory: each step frees and takes the same large blocks, and handing them back to
+    """Tells glibc to keep freed memory; does nothing on other C libraries.
 
-    the system means fresh pages, zeroed one by one, a quarter of a CPU step. Does nothing on other C libraries.
+    Each step frees and takes the same large blocks. Handed back to the system, they return as fresh pages, zeroed
+    one by one: a quarter of a CPU step.
     """
     trim_threshold, mmap_max = -1, -4
     try:

@@ -1,5 +1,6 @@
 """From a run folder to a translator: config, tokenizers and weights are all it takes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,13 @@ class LoadedRun:
         return int(self.checkpoint.name.removeprefix("step-"))
 
 
-def load_run(path: Path, which: str = "best", beam_size: int | None = None, length_penalty: float | None = None) -> LoadedRun:
+def load_run(
+    path: Path,
+    which: str = "best",
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> LoadedRun:
     """Loads a run's best, latest or numbered checkpoint, ready to translate; search as in its config unless given."""
     run = open_run(path)
     settings = load_settings(run.config)
@@ -43,5 +50,7 @@ def load_run(path: Path, which: str = "best", beam_size: int | None = None, leng
         beam_size=settings.evaluation.beam_size if beam_size is None else beam_size,
         length_penalty=settings.evaluation.length_penalty if length_penalty is None else length_penalty,
     )
-    translator = Translator(model.to(choose_device()).eval(), source, target, search, max_source_tokens=settings.data.max_tokens)
+    translator = Translator(
+        model.to(choose_device()), source, target, search, max_source_tokens=settings.data.max_tokens, say=say
+    )
     return LoadedRun(translator, settings, checkpoint)

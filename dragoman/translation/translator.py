@@ -8,6 +8,7 @@ import torch
 
 from dragoman.corpus.tokenizer import EOS_ID, PAD_ID, Tokenizer
 from dragoman.model.transformer import Transformer
+from dragoman.run.errors import UsageError
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
 
 WORD_START = "▁"
@@ -43,21 +44,21 @@ class Translator:
         model: Transformer,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
-        device: torch.device,
         settings: SearchSettings,
         batch_tokens: int = 1_500,
         max_source_tokens: int = 256,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Takes a model that is on `device`; `say` receives a sentence for each line too long for the model.
+        """Works where the model is; `say` receives a sentence for each line too long for the model.
 
         `batch_tokens` bounds the padded source pieces searched at once, and `max_source_tokens` is the longest source
         (EOS included) the model was trained on.
         """
+        if max_source_tokens < 2:
+            raise UsageError(f"max_source_tokens must be 2 or more (EOS takes one), not {max_source_tokens}.")
         self._model = model
         self._source_tokenizer = source_tokenizer
         self._target_tokenizer = target_tokenizer
-        self._device = device
         self._settings = settings
         self._batch_tokens = batch_tokens
         self._max_source_tokens = max_source_tokens
@@ -71,7 +72,8 @@ class Translator:
         self, lines: Sequence[str], progress: Callable[[int], None] | None = None
     ) -> list[Translation]:
         """Like `translate`, each with the score of its search."""
-        return [translation for _, translation in sorted(self._translate_share(lines, 0, 1, progress))]
+        translations = dict(self._translate_share(lines, 0, 1, progress))
+        return [translations[index] for index in range(len(lines))]
 
     def translate_share(
         self, lines: Sequence[str], rank: int, size: int, progress: Callable[[int], None] | None = None
@@ -95,3 +97,98 @@ class Translator:
                 translations += self._translate_batch(batch)
                 _report(progress, len(batch))
         return translations
+
+    def _read(self, lines: Sequence[str]) -> tuple[list[_Line], list[int]]:
+        """The lines with something to translate, and the indices of the others."""
+        max_ids = self._max_source_tokens - 1  # EOS takes one place
+        filled: list[_Line] = []
+        blank: list[int] = []
+        for index, ids in enumerate(self._source_tokenizer.encode_lines([line.strip() for line in lines])):
+            if ids:
+                is_word_start = [piece.startswith(WORD_START) for piece in self._source_tokenizer.pieces(ids)]
+                filled.append(_Line(index, cut_at_words(ids, is_word_start, max_ids)))
+            else:
+                blank.append(index)
+        return filled, blank
+
+    def _translate_batch(self, batch: list[_Line]) -> list[tuple[int, Translation]]:
+        for line in batch:
+            self._warn_if_cut(line)
+        best = iter(self._search([part for line in batch for part in line.parts]))
+        return [(line.index, self._join([next(best) for _ in line.parts])) for line in batch]
+
+    def _warn_if_cut(self, line: _Line) -> None:
+        if self._say is not None and len(line.parts) > 1:
+            self._say(
+                f"Line {line.index + 1} has {sum(map(len, line.parts)):,} pieces, more than the "
+                f"{self._max_source_tokens - 1:,} the model was trained on; "
+                f"it was translated in {len(line.parts)} parts."
+            )
+
+    def _search(self, parts: list[list[int]]) -> list[Hypothesis]:
+        """The best hypothesis of each part; parts of one very long line may need more than one search."""
+        longest = max(map(len, parts)) + 1
+        parts_per_search = max(1, self._batch_tokens // longest)
+        best: list[Hypothesis] = []
+        for begin in range(0, len(parts), parts_per_search):
+            source, lengths = _pad(parts[begin : begin + parts_per_search])
+            source = source.to(self._model.target_embedding.device)
+            found = beam_search(self._model, source, lengths, self._settings, self._target_tokenizer.num_pieces)
+            best += [hypotheses[0] for hypotheses in found]
+        return best
+
+    def _join(self, hypotheses: list[Hypothesis]) -> Translation:
+        texts = self._target_tokenizer.decode_lines([hypothesis.tokens for hypothesis in hypotheses])
+        score = sum(hypothesis.score for hypothesis in hypotheses) / len(hypotheses)
+        return Translation(" ".join(text.strip() for text in texts if text.strip()), score)
+
+
+def form_batches(lines: Sequence[_Line], batch_tokens: int) -> list[list[_Line]]:
+    """Lines of like length together, longest first: the largest need of memory shows at once, ranks end together."""
+    batches: list[list[_Line]] = []
+    num_parts, longest = 0, 0
+    for line in sorted(lines, key=lambda line: (-line.num_tokens, line.index)):
+        num_parts += len(line.parts)
+        if not batches or num_parts * longest > batch_tokens:
+            batches.append([])
+            num_parts, longest = len(line.parts), line.num_tokens
+        batches[-1].append(line)
+    return batches
+
+
+def cut_at_words(ids: list[int], is_word_start: list[bool], max_ids: int) -> list[list[int]]:
+    """Cuts ids into parts of about the same size, none above `max_ids`; inside a word only where one word is longer."""
+    parts: list[list[int]] = []
+    begin = 0
+    while len(ids) - begin > max_ids:
+        num_parts_left = -(-(len(ids) - begin) // max_ids)
+        wanted = begin + -(-(len(ids) - begin) // num_parts_left)
+        word_starts = [place for place in range(begin + 1, begin + max_ids + 1) if is_word_start[place]]
+        end = min(word_starts, key=lambda place: abs(place - wanted), default=begin + max_ids)
+        parts.append(ids[begin:end])
+        begin = end
+    return [*parts, ids[begin:]]
+
+
+def _pad(parts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sources ended by EOS and filled up with PAD, and their lengths; both on the host."""
+    lengths = [len(part) + 1 for part in parts]
+    rows = [[*part, EOS_ID] + [PAD_ID] * (max(lengths) - len(part) - 1) for part in parts]
+    return torch.tensor(rows), torch.tensor(lengths)
+
+
+def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
+    if progress is not None and num_lines:
+        progress(num_lines)
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Switches dropout off inside the block; every module then gets back the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training

@@ -54,8 +54,9 @@ def _ditransitive(random: Random, subject: Nominal, tense: str, is_negated: bool
 
 def _intransitive(random: Random, subject: Nominal, tense: str, is_negated: bool) -> Clause:
     verb = pick(random, verbs.INTRANSITIVE)
-    place = choices.choose_location(random) if chance(random, 0.7) else None
+    # Never both: loudly in the garden, but im Garten laut, and nicht would have to stand between them.
     manner = choices.choose_manner(random, verb)
+    place = choices.choose_location(random) if manner is None and chance(random, 0.8) else None
     return Clause(subject, verb, tense, is_negated=is_negated, manner=manner, place=place)
 
 
@@ -74,7 +75,7 @@ def _motion(random: Random, subject: Nominal, tense: str, is_negated: bool) -> C
 
 def _putting(random: Random, subject: Nominal, tense: str, is_negated: bool) -> Clause:
     verb = pick(random, verbs.PUTTING)
-    direct = choices.choose_definite(random, pick(random, choices.nouns_fitting(verb)))
+    direct = choices.choose_definite(random, choices.choose_noun(random, verb.object_kinds))
     spot = choices.choose_spot(random, german.ACCUSATIVE)
     return Clause(subject, verb, tense, is_negated=is_negated, direct_object=direct, place=spot)
 
@@ -125,7 +126,7 @@ def with_circumstances(random: Random, clause: Clause) -> Clause:
     if draw < 0.15 and not clause.is_negated and clause.modal is None and clause.tense != "future":
         return replace(clause, frequency=pick(random, FREQUENCIES))
     if draw < 0.5:
-        time = choices.choose_time(random, clause.tense)
+        time = choices.choose_time(random, clause.tense, clause.is_negated)
         is_fronted = clause.is_negated or chance(random, 0.4)
         return replace(clause, front=time) if is_fronted else replace(clause, time=time)
     if draw < 0.75 and clause.manner is None:

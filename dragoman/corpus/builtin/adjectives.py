@@ -112,26 +112,26 @@ _FITTING_WORDS = {
     " nervous nice old patient polite poor proud quiet rich sad sick small strict strong tired young",
     "animals": "beautiful big black brave brown clever dangerous fast grey healthy hungry lazy old quiet sick small"
     " strong tired white young",
-    "fruits": "big cheap delicious expensive fresh good green red small sour sweet",
-    "foods": "big cheap cold delicious expensive fresh good small warm",
-    "groceries": "cheap delicious expensive fresh good",
-    "drinks": "cheap cold delicious expensive good hot warm",
+    "fruits": "delicious fresh round sour sweet",
+    "foods": "cold delicious expensive fresh good hot warm",
+    "groceries": "cheap delicious fresh good",
+    "drinks": "cold delicious fresh good hot sweet warm",
     "texts": "boring difficult exciting famous funny good important interesting long new old sad short strange useful",
     "clothes": "beautiful cheap clean comfortable dirty expensive modern new old practical short ugly warm " + _COLOURS,
     "furniture": "beautiful big cheap clean comfortable expensive heavy modern new old practical small ugly white",
-    "dishes": "beautiful big cheap clean dirty empty expensive new old round small valuable " + _COLOURS,
+    "dishes": "clean dirty empty new old round small valuable " + _COLOURS,
     "items": "beautiful big cheap expensive light new old practical small strange useful valuable",
     "openables": "big broken brown heavy light modern narrow new old small ugly white",
     "devices": "broken cheap expensive good heavy modern new old practical simple small useful",
-    "vehicles": "beautiful big broken cheap dirty expensive fast modern new old practical slow " + _COLOURS,
-    "transports": "clean comfortable dirty empty fast modern new old slow",
-    "rooms": "beautiful big bright clean cold dark dirty empty expensive modern narrow new old quiet small warm",
+    "vehicles": "broken cheap dirty expensive fast modern new old slow " + _COLOURS,
+    "transports": "comfortable empty fast modern slow",
+    "rooms": "bright clean cold dark dirty narrow quiet small warm",
     "buildings": "beautiful big cheap dark empty famous modern new old small strange ugly",
     "areas": "beautiful big dangerous famous old quiet small",
-    "waypoints": "beautiful big clean dangerous dirty new quiet small",
+    "waypoints": "beautiful clean dirty quiet",
     "parts": "beautiful broken dirty narrow new old ugly white red",
-    "ideas": "boring clever dangerous difficult funny good important interesting new simple strange terrible useful",
-    "events": "boring difficult exciting expensive important interesting long short strange terrible wonderful",
+    "ideas": "clever dangerous difficult funny important interesting simple strange useful",
+    "events": "boring exciting important long short terrible wonderful",
     "causes": "terrible",
 }
 ADJECTIVES_FITTING: dict[str, tuple[Adjective, ...]] = {
@@ -139,5 +139,5 @@ ADJECTIVES_FITTING: dict[str, tuple[Adjective, ...]] = {
 }
 
 # What people are for a while, and what can therefore be a reason.
-_MOOD_WORDS = "angry curious happy healthy hungry lazy lonely nervous poor proud rich sad sick strict tired"
+_MOOD_WORDS = "angry curious happy hungry lazy lonely nervous poor proud rich sad sick tired"
 MOODS = tuple(ADJECTIVES[word] for word in _MOOD_WORDS.split())

@@ -47,6 +47,13 @@ TIMES = {
         in the evening = am Abend
         at night = nachts
         """),
+    # What does not happen does not do so every day.
+    "negated present": _read_phrases("""
+        today = heute
+        now = jetzt
+        in the morning = am Morgen
+        in the evening = am Abend
+        """),
     "past": (
         *_read_phrases("""
             yesterday = gestern

@@ -1,7 +1,6 @@
 """Random choices that make sense: noun phrases, subjects, objects, times and places that fit their verb."""
 
 from collections.abc import Sequence
-from functools import cache
 from random import Random
 from typing import TypeVar
 
@@ -26,12 +25,15 @@ from dragoman.corpus.builtin.verbs import Verb
 
 Item = TypeVar("Item")
 
-ADJECTIVE_SHARE = 0.3
+ADJECTIVE_SHARE = 0.35
 PLURAL_SHARE = 0.3
 
 _BARE_MASS = Determiner("", "", "s", is_indefinite=True)
 # Repetition is weight: definite and possessive phrases are the common ones.
 _DEFINITE = (phrases.THE,) * 8 + phrases.POSSESSIVES + (phrases.THIS,) * 2
+# Nobody owns a valley or a station.
+_PUBLIC = (phrases.THE, phrases.THE, phrases.THIS)
+_PUBLIC_KINDS = frozenset({"areas", "waypoints", "transports"})
 _COUNTABLE = _DEFINITE + (phrases.INDEFINITE,) * 5 + (phrases.BARE,) * 2
 _MASS = (phrases.THE,) * 3 + phrases.POSSESSIVES + (_BARE_MASS,) * 6
 _SUBJECT = _DEFINITE * 2 + (phrases.INDEFINITE,) * 4 + (phrases.EVERY,) * 2 + (phrases.NO,)
@@ -47,6 +49,7 @@ _PREPOSITIONS_OF_EVENTS = (
 _PREPOSITIONS_OF_CAUSES = (("because of", "wegen", german.GENITIVE), ("despite", "trotz", german.GENITIVE))
 _PLACES = tuple(noun for kind in PLACE_KINDS for noun in NOUNS[kind])
 _ENTERABLE = tuple(noun for noun in _PLACES if noun.kind != "waypoints")
+_PEOPLE_WITH_SEX = tuple(noun for noun in NOUNS["people"] if noun.english != "child")
 _PRONOUNS = tuple(phrases.PRONOUNS.values())
 _OTHER_PRONOUNS = (phrases.PRONOUNS["he"], phrases.PRONOUNS["she"], phrases.PRONOUNS["they"])
 _NAMES_OF = {pronoun: tuple(name for name in NAMES if name.pronoun == pronoun) for pronoun in ("he", "she")}
@@ -63,30 +66,36 @@ def chance(random: Random, share: float) -> bool:
     return random.random() < share
 
 
-@cache
-def nouns_fitting(verb: Verb) -> tuple[Noun, ...]:
-    """All nouns that can be the verb's object."""
-    return tuple(noun for kind in verb.object_kinds for noun in NOUNS[kind])
+def choose_noun(random: Random, kinds: Sequence[str]) -> Noun:
+    """A noun of one of the kinds; small kinds get as many turns as large ones, so that no word stays rare."""
+    return pick(random, NOUNS[pick(random, kinds)])
 
 
-def choose_adjective(random: Random, noun: Noun) -> Adjective | None:
+def choose_adjective(random: Random, noun: Noun, share: float = ADJECTIVE_SHARE) -> Adjective | None:
     """Now and then an adjective that can describe the noun."""
-    return pick(random, ADJECTIVES_FITTING[noun.kind]) if chance(random, ADJECTIVE_SHARE) else None
+    return pick(random, ADJECTIVES_FITTING[noun.kind]) if chance(random, share) else None
 
 
-def choose_phrase(random: Random, noun: Noun, determiners: Sequence[Determiner], is_negated: bool = False) -> Nominal:
+def choose_phrase(
+    random: Random,
+    noun: Noun,
+    determiners: Sequence[Determiner],
+    is_negated: bool = False,
+    adjective_share: float = ADJECTIVE_SHARE,
+) -> Nominal:
     """A noun phrase around a noun; an indefinite one becomes kein if negated."""
     determiner = pick(random, determiners)
     is_plural = determiner.number == "p" or (
         determiner.number == "sp" and noun.plural != "" and chance(random, PLURAL_SHARE)
     )
     is_negated = is_negated and determiner.is_indefinite
-    return phrases.noun_phrase(determiner, noun, choose_adjective(random, noun), is_plural, is_negated)
+    adjective = choose_adjective(random, noun, adjective_share)
+    return phrases.noun_phrase(determiner, noun, adjective, is_plural, is_negated)
 
 
 def choose_object(random: Random, verb: Verb, subject: Nominal, is_negated: bool = False) -> Nominal:
     """An object the verb can take: mostly a noun phrase, sometimes a name, a pronoun or something counted."""
-    noun = pick(random, nouns_fitting(verb))
+    noun = choose_noun(random, verb.object_kinds)
     if noun.kind == "people" and chance(random, 0.35):
         return choose_other_pronoun(random, subject) if chance(random, 0.5) else choose_name(random)
     if noun.kind in MASS_KINDS:
@@ -95,12 +104,12 @@ def choose_object(random: Random, verb: Verb, subject: Nominal, is_negated: bool
         return choose_quantity(random, noun)
     if noun.kind not in ("people", "animals", *PLACE_KINDS) and chance(random, 0.07):
         return choose_possession(random, noun)
-    return choose_phrase(random, noun, _COUNTABLE, is_negated)
+    return choose_phrase(random, noun, _PUBLIC if noun.kind in _PUBLIC_KINDS else _COUNTABLE, is_negated)
 
 
 def choose_thing(random: Random, verb: Verb, is_negated: bool) -> Nominal:
     """What is handed over: never a pronoun, since two pronouns would change places in German."""
-    noun = pick(random, nouns_fitting(verb))
+    noun = choose_noun(random, verb.object_kinds)
     return choose_phrase(random, noun, _MASS if noun.kind in MASS_KINDS else _COUNTABLE, is_negated)
 
 
@@ -168,6 +177,17 @@ def choose_affirmed_subject(random: Random) -> Nominal:
     return choose_name(random) if draw < 0.5 else choose_person(random)
 
 
+def choose_plain_subject(random: Random) -> Nominal:
+    """Somebody of whom a clause will say what they are like, so that no adjective may contradict it.
+
+    A child is left out, because "it" could then mean the child or the thing it holds.
+    """
+    draw = random.random()
+    if draw < 0.2:
+        return choose_pronoun(random)
+    return choose_name(random) if draw < 0.45 else choose_plain(random, pick(random, _PEOPLE_WITH_SEX))
+
+
 def choose_person(random: Random) -> Nominal:
     """A definite person, as head of relative clauses or companion."""
     return choose_phrase(random, pick(random, NOUNS["people"]), _DEFINITE)
@@ -178,9 +198,15 @@ def choose_definite(random: Random, noun: Noun) -> Nominal:
     return choose_phrase(random, noun, _DEFINITE)
 
 
-def choose_possession(random: Random, noun: Noun) -> Nominal:
+def choose_plain(random: Random, noun: Noun) -> Nominal:
+    """The noun as something known, without adjective."""
+    determiners = _PUBLIC if noun.kind in _PUBLIC_KINDS else _DEFINITE
+    return choose_phrase(random, noun, determiners, adjective_share=0.0)
+
+
+def choose_possession(random: Random, noun: Noun, adjective_share: float = ADJECTIVE_SHARE) -> Nominal:
     """Something that belongs to somebody, in the genitive."""
-    adjective = choose_adjective(random, noun)
+    adjective = choose_adjective(random, noun, adjective_share)
     is_plural = noun.plural != "" and chance(random, 0.2)
     if chance(random, 0.4):
         owner = choose_name(random)
@@ -192,13 +218,13 @@ def choose_possession(random: Random, noun: Noun) -> Nominal:
 
 
 def choose_part(random: Random) -> Nominal:
-    """A part of a building or room: the roof of the church."""
+    """A part of a building: the roof of the church."""
     part = phrases.noun_phrase(phrases.THE, pick(random, NOUNS["parts"]), None)
-    whole = choose_phrase(random, pick(random, NOUNS["buildings"] + NOUNS["rooms"]), (phrases.THE, phrases.THIS))
+    whole = choose_phrase(random, pick(random, NOUNS["buildings"]), (phrases.THE, phrases.THIS))
     return phrases.part_of(part, whole)
 
 
-def choose_time(random: Random, tense: str) -> Phrase:
+def choose_time(random: Random, tense: str, is_negated: bool = False) -> Phrase:
     """A time that agrees with the tense, or the event or weather that frames what is told."""
     draw = random.random()
     if draw < 0.1:
@@ -207,7 +233,7 @@ def choose_time(random: Random, tense: str) -> Phrase:
         return prepositional(pick(random, _PREPOSITIONS_OF_CAUSES), _definite_singular(random, "causes"))
     if draw < 0.4 and tense != "present":
         return _distance(random, tense)
-    return pick(random, TIMES[tense])
+    return pick(random, TIMES["negated present" if is_negated and tense == "present" else tense])
 
 
 def choose_calendar_time(random: Random, tense: str) -> Phrase:

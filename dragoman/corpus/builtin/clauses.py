@@ -26,7 +26,7 @@ class Modal:
 
     english_auxiliary: str
     english_verb: str
-    english_verb_third: str
+    english_inflected: str
     infinitive: str
     is_past: bool = False
 
@@ -138,7 +138,7 @@ def _english_modal(modal: Modal, infinitive: str, person: str, needs_auxiliary: 
         return modal.english_auxiliary, _join(modal.english_verb, infinitive)
     if needs_auxiliary:
         return _form_of_do(person, modal.is_past), f"{modal.english_verb} {infinitive}"
-    inflected = modal.english_verb_third if person == "he" or modal.is_past else modal.english_verb
+    inflected = modal.english_inflected if person == "he" or modal.is_past else modal.english_verb
     return "", f"{inflected} {infinitive}"
 
 

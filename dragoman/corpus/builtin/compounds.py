@@ -9,6 +9,7 @@ from dragoman.corpus.builtin.clauses import Clause
 from dragoman.corpus.builtin.nouns import NOUNS
 from dragoman.corpus.builtin.phrases import Nominal
 from dragoman.corpus.builtin.sentence import Sentence, object_combination, spell
+from dragoman.corpus.builtin.verbs import Verb
 
 Conjunction = tuple[str, str]
 
@@ -19,44 +20,52 @@ _TENSES = ("present", "past")
 _THING_KINDS = ("texts", "clothes", "furniture", "dishes", "items", "devices", "vehicles")
 _THINGS = tuple(noun for kind in _THING_KINDS for noun in NOUNS[kind])
 _HEADS = _THINGS + NOUNS["people"] + NOUNS["animals"]
+# What people do to a thing for a reason that lies in the thing.
+_DECISIONS = frozenset(
+    ("buy", "sell", "need", "choose", "use", "wear", "wash", "repair", "throw away", "take along", "try on", "clean")
+)
 # Things get lost, sold or repaired by these, so that "it" or a relative pronoun can take them up.
 _VERBS_OF_KIND = {
     kind: tuple(verb for verb in verbs.TRANSITIVE + verbs.DATIVE if kind in verb.object_kinds)
     for kind in (*_THING_KINDS, "people", "animals")
 }
+_DECISIONS_OF_KIND = {
+    kind: tuple(verb for verb in _VERBS_OF_KIND[kind] if verb.lemma in _DECISIONS) for kind in _THING_KINDS
+}
+_UNDIVIDED_VERBS_OF_KIND = {
+    kind: tuple(verb for verb in fitting if not verb.prefix) for kind, fitting in _VERBS_OF_KIND.items()
+}
 
 
 def reason_about_subject(random: Random) -> Sentence:
     """My brother stays at home because he is sick."""
-    subject, tense = choices.choose_affirmed_subject(random), pick(random, _TENSES)
-    first = actions.choose_action(random, subject, tense)
-    second = actions.choose_quality(random, phrases.anaphor(subject), tense, chance(random, 0.2))
+    subject, tense = choices.choose_plain_subject(random), pick(random, _TENSES)
+    deed = actions.choose_deed(random, subject, tense)
+    conjunction = pick(random, _REASONS)
+    mood = _reason(random, conjunction, phrases.anaphor(subject), tense)
     if chance(random, 0.4):
-        quality = replace(second, subject=subject)
-        return _subordinate_first(pick(random, _REASONS), quality, replace(first, subject=phrases.anaphor(subject)))
-    return _subordinate_last(pick(random, _REASONS), first, second)
+        taken_up = replace(deed, subject=phrases.anaphor(subject))
+        return _subordinate_first(conjunction, replace(mood, subject=subject), taken_up)
+    return _subordinate_last(conjunction, deed, mood)
 
 
 def reason_about_object(random: Random) -> Sentence:
     """Anna sells the car because it is old: "it" is er, sie or es after the noun it stands for."""
     noun, tense = pick(random, _THINGS), pick(random, _TENSES)
-    subject = choices.choose_name(random)
-    verb = pick(random, _VERBS_OF_KIND[noun.kind])
-    thing = choices.choose_definite(random, noun)
-    main = Clause(subject, verb, actions.visible_tense(verb, subject, tense), direct_object=thing)
-    quality = actions.choose_quality(random, phrases.anaphor(thing), tense, chance(random, 0.2))
-    return _subordinate_last(pick(random, _REASONS), main, quality)
+    thing = choices.choose_plain(random, noun)
+    main = Clause(choices.choose_name(random), pick(random, _DECISIONS_OF_KIND[noun.kind]), tense, direct_object=thing)
+    conjunction = pick(random, _REASONS)
+    return _subordinate_last(conjunction, main, _reason(random, conjunction, phrases.anaphor(thing), tense))
 
 
 def object_taken_up(random: Random) -> Sentence:
-    """Peter washed the shirt before he sold it: a pronoun in the accusative or dative."""
+    """Peter washed the shirt before he sold it: a pronoun in the accusative."""
     noun, tense = pick(random, _THINGS), pick(random, _TENSES)
-    subject = choices.choose_name(random)
-    verb, other_verb = random.sample(_VERBS_OF_KIND[noun.kind], 2)
-    thing = choices.choose_definite(random, noun)
+    subject, thing = choices.choose_name(random), choices.choose_definite(random, noun)
+    verb, other_verb = _two_verbs(random, noun.kind)
     main = Clause(subject, verb, tense, direct_object=thing)
     taken_up = Clause(phrases.anaphor(subject), other_verb, tense, direct_object=phrases.anaphor(thing))
-    if chance(random, 0.5):
+    if chance(random, 0.5) and not {verb, other_verb} & verbs.STATES:
         return _subordinate_last(("before", "bevor"), main, taken_up)
     return _subordinate_last(("although", "obwohl"), main, replace(taken_up, is_negated=True))
 
@@ -101,12 +110,13 @@ def coordination(random: Random) -> Sentence:
 def relative_on_subject(random: Random) -> Sentence:
     """The man who bought the car is rich."""
     noun = pick(random, _HEADS if chance(random, 0.5) else NOUNS["people"])
-    head = choices.choose_definite(random, noun)
     tense = pick(random, _TENSES)
-    described = _with_relative(random, head, tense)
     if noun.kind == "people" and chance(random, 0.5):
+        described = _with_relative(random, choices.choose_definite(random, noun), tense)
         clause = actions.choose_action(random, described, tense)
     else:
+        # The main clause says what the head is like; nothing before it may contradict that.
+        described = _with_deed(random, choices.choose_plain(random, noun), tense)
         clause = actions.choose_quality(random, described, tense)
     return spell(clauses.english_statement(clause), clauses.german_statement(clause), clause.combinations)
 
@@ -114,21 +124,38 @@ def relative_on_subject(random: Random) -> Sentence:
 def relative_on_object(random: Random) -> Sentence:
     """We know the woman who lost her key; the verb must not follow its object, or German would tear the clause off."""
     noun = pick(random, _HEADS)
-    verb = pick(random, tuple(verb for verb in _VERBS_OF_KIND[noun.kind] if not verb.prefix and not verb.particle))
-    described = _with_relative(random, choices.choose_definite(random, noun), pick(random, _TENSES))
+    verb = pick(random, _UNDIVIDED_VERBS_OF_KIND[noun.kind])
+    described = _with_relative(random, choices.choose_plain(random, noun), pick(random, _TENSES))
     clause = Clause(choices.choose_affirmed_subject(random), verb, "present", direct_object=described)
     return spell(clauses.english_statement(clause), clauses.german_statement(clause), clause.combinations)
 
 
+def _reason(random: Random, conjunction: Conjunction, subject: Nominal, tense: str) -> Clause:
+    """What something is like; only what could have hindered is sensibly denied."""
+    is_negated = conjunction[0] == "although" and chance(random, 0.3)
+    return actions.choose_quality(random, subject, tense, is_negated)
+
+
+def _two_verbs(random: Random, kind: str) -> tuple[Verb, Verb]:
+    """Two things to do with the same object, the second of them done on purpose."""
+    other_verb = pick(random, _DECISIONS_OF_KIND[kind])
+    while (verb := pick(random, _VERBS_OF_KIND[kind])) == other_verb:
+        pass
+    return verb, other_verb
+
+
 def _with_relative(random: Random, head: Nominal, tense: str) -> Nominal:
     draw = random.random()
-    if head.kind == "people" and draw < 0.4:
-        return _with_acting_clause(random, head, tense)
-    if draw < 0.5:
+    if draw < 0.15:
         return _with_quality_clause(random, head, tense)
-    if draw < 0.6 and head.kind == "people":
+    if draw < 0.3 and head.kind == "people":
         return _with_owning_clause(random, head, tense)
-    return _with_undergoing_clause(random, head, tense)
+    return _with_deed(random, head, tense)
+
+
+def _with_deed(random: Random, head: Nominal, tense: str) -> Nominal:
+    is_agent = head.kind == "people" and chance(random, 0.5)
+    return (_with_acting_clause if is_agent else _with_undergoing_clause)(random, head, tense)
 
 
 def _with_acting_clause(random: Random, head: Nominal, tense: str) -> Nominal:

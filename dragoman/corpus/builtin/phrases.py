@@ -29,7 +29,6 @@ class Nominal:
     kind: str = ""
     combinations: tuple[Combination, ...] = ()
     is_pronoun: bool = False
-    is_indefinite: bool = False
     is_negated: bool = False
 
     @property
@@ -115,7 +114,6 @@ def noun_phrase(
         lemma=noun.english,
         kind=noun.kind,
         combinations=(("adjective", adjective.english, noun.english),) if adjective else (),
-        is_indefinite=determiner.is_indefinite,
         is_negated=is_negated,
     )
 

@@ -85,5 +85,5 @@ def _asked_clause(random: Random, with_time_share: float) -> Clause:
 
 def _asked_object(random: Random, verb: Verb) -> Nominal:
     if chance(random, 0.5):
-        return choices.choose_phrase(random, pick(random, choices.nouns_fitting(verb)), (phrases.WHICH,))
+        return choices.choose_phrase(random, choices.choose_noun(random, verb.object_kinds), (phrases.WHICH,))
     return phrases.WHO if "people" in verb.object_kinds else phrases.WHAT

@@ -12,7 +12,8 @@ MIN_WORDS, MAX_WORDS = 4, 14
 
 _WEIGHTS: dict[Callable[[Random], Sentence], int] = {
     statements.statement: 30,
-    statements.description: 9,
+    statements.description: 10,
+    statements.mood: 2,
     statements.profession: 2,
     statements.animal_life: 2,
     statements.resting_place: 3,

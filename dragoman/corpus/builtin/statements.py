@@ -9,11 +9,17 @@ from dragoman.corpus.builtin.adjectives import ADJECTIVES_FITTING
 from dragoman.corpus.builtin.adverbials import FREQUENCIES
 from dragoman.corpus.builtin.choices import chance, pick
 from dragoman.corpus.builtin.clauses import Clause
-from dragoman.corpus.builtin.nouns import NOUNS
+from dragoman.corpus.builtin.nouns import NOUNS, PLACE_KINDS
 from dragoman.corpus.builtin.sentence import Sentence, stated
 
-_DESCRIBED_NOUNS = tuple(noun for kind in NOUNS if kind not in ("causes", "parts") for noun in NOUNS[kind])
-_ANIMAL_VERBS = tuple(verb for verb in verbs.VERBS if verb.lemma in ("sleep", "play", "wait", "disappear", "come back"))
+_DESCRIBED_KINDS = tuple(kind for kind in NOUNS if kind not in ("causes", "parts"))
+_NOT_OWNED_KINDS = frozenset({"people", "animals", "transports", *PLACE_KINDS})
+_FAMILY_WORDS = "man woman child boy girl brother sister father mother son daughter uncle aunt friend"
+_FAMILY = frozenset(_FAMILY_WORDS.split())
+_PROFESSIONS = tuple(
+    noun for noun in NOUNS["people"] if noun.english not in _FAMILY and not noun.english.startswith("grand")
+)
+_ANIMAL_VERBS = tuple(verb for verb in verbs.VERBS if verb.lemma in ("sleep", "play", "wait", "stay"))
 
 
 def statement(random: Random) -> Sentence:
@@ -27,24 +33,27 @@ def statement(random: Random) -> Sentence:
 def description(random: Random) -> Sentence:
     """The old church is not dark."""
     is_negated = chance(random, 0.2)
-    noun = pick(random, _DESCRIBED_NOUNS)
+    noun = choices.choose_noun(random, _DESCRIBED_KINDS)
     if chance(random, 0.12):
         subject = choices.choose_part(random)
-    elif noun.kind not in ("people", "animals") and chance(random, 0.15):
-        subject = choices.choose_possession(random, noun)
+    elif noun.kind not in _NOT_OWNED_KINDS and chance(random, 0.15):
+        subject = choices.choose_possession(random, noun, adjective_share=0.0)
     else:
-        subject = choices.choose_definite(random, noun)
-    adjective = pick(random, ADJECTIVES_FITTING[subject.kind])
-    clause = actions.describe(subject, adjective, pick(random, ("present", "past")), is_negated)
-    if not is_negated and chance(random, 0.3):
-        clause = replace(clause, frequency=pick(random, FREQUENCIES))
-    return stated(clause)
+        subject = choices.choose_plain(random, noun)
+    tense = pick(random, ("present", "past"))
+    return stated(actions.describe(subject, pick(random, ADJECTIVES_FITTING[subject.kind]), tense, is_negated))
+
+
+def mood(random: Random) -> Sentence:
+    """My sister is often sad: only moods come and go."""
+    clause = actions.choose_quality(random, choices.choose_plain_subject(random), pick(random, ("present", "past")))
+    return stated(replace(clause, frequency=pick(random, FREQUENCIES)))
 
 
 def profession(random: Random) -> Sentence:
     """Peter is a famous doctor."""
     is_negated = chance(random, 0.25)
-    noun = pick(random, NOUNS["people"])
+    noun = pick(random, _PROFESSIONS)
     subject = choices.choose_name_of(random, "she" if noun.gender == "f" else "he")
     adjective = pick(random, ADJECTIVES_FITTING["people"])
     complement = phrases.noun_phrase(phrases.INDEFINITE, noun, adjective, is_negated=is_negated)
@@ -63,7 +72,7 @@ def animal_life(random: Random) -> Sentence:
 def resting_place(random: Random) -> Sentence:
     """The key lies under the sofa."""
     verb = pick(random, verbs.RESTING)
-    subject = choices.choose_definite(random, pick(random, choices.nouns_fitting(verb)))
+    subject = choices.choose_definite(random, choices.choose_noun(random, verb.object_kinds))
     place = choices.choose_spot(random, german.DATIVE)
     return stated(Clause(subject, verb, pick(random, ("present", "past")), place=place))
 

@@ -1,0 +1,291 @@
+"""The command line: each command a few lines that call a folder. Heavy libraries are imported inside commands."""
+
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dragoman.run.errors import UsageError, UserError
+
+app = typer.Typer(
+    name="dragoman",
+    help="Trains neural translation models and tells the truth about the run.",
+    epilog="Start with: dragoman demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Corpora that need no download.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON on standard output.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one on a CPU machine.")
+]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
+Checkpoint = Annotated[str, typer.Option(help="best, latest, or the number of a step.")]
+BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept. Default: as in the run's config.")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(min=0.0, help="Alpha of ((5+length)/6)^alpha. Default: as in the run's config.")
+]
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from dragoman import __version__
+
+        typer.echo(f"dragoman {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options of every command; `main` has taken --debug off already."""
+
+
+@app.command(epilog="Example: dragoman demo --run-dir runs/first")
+def demo(
+    run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/demo.")] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes.")] = 2,
+    overrides: Overrides = None,
+) -> None:
+    """Train a translator on the corpus inside the package: about 4 minutes on 2 CPU cores."""
+    from dragoman.demo import run_demo
+    from dragoman.run.folder import RunFolder
+
+    run_demo(RunFolder(run_dir or _free_run_dir("demo")), workers, overrides or [], _say)
+
+
+@app.command(
+    epilog="Example: dragoman prepare --source a.en --source b.en --target a.de --target b.de --out prepared/ab"
+)
+def prepare(
+    source: Annotated[list[Path], typer.Option(help="Source text, one sentence a line; may be repeated.")],
+    target: Annotated[list[Path], typer.Option(help="Its translation, line by line; as many files as --source.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
+    dev_source: Annotated[list[Path] | None, typer.Option(help="Text to judge training by. Default: held out.")] = None,
+    dev_target: Annotated[list[Path] | None, typer.Option(help="Its translation.")] = None,
+    test_source: Annotated[list[Path] | None, typer.Option(help="Text to judge the result. Default: held out.")] = None,
+    test_target: Annotated[list[Path] | None, typer.Option(help="Its translation.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Pieces. Default: by the size of the text.")] = None,
+    separate: Annotated[bool, typer.Option("--separate", help="One vocabulary per language, not a joint one.")] = False,
+    held_out: Annotated[int | None, typer.Option(help="Pairs for each of dev and test where none are given.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the held-out choice and the shuffle.")] = 1,
+    json: Json = False,
+) -> None:
+    """Turn parallel text into a folder that training reads: tokenizer, shards, manifest."""
+    from dragoman.corpus.prepare import PrepareRequest
+    from dragoman.own_text import prepare_with_progress
+
+    request = PrepareRequest(
+        source, target, out,
+        dev_source or (), dev_target or (), test_source or (), test_target or (),
+        vocab_size, separate, seed, held_out,
+    )  # fmt: skip
+    corpus = prepare_with_progress(request, _warn)
+    if json:
+        _print_json({"out": str(out), "fingerprint": corpus.fingerprint} | corpus.manifest.model_dump(mode="json"))
+        return
+    for name, split in corpus.manifest.splits.items():
+        _say(
+            f"{name}: {split.num_pairs:,} pairs, {split.num_source_tokens:,} source and "
+            f"{split.num_target_tokens:,} target pieces"
+        )
+    _say(f'Written to {out}. Next: put prepared = "{out}" under [data] in a config, then dragoman train CONFIG.toml')
+
+
+@app.command(
+    epilog="Examples: dragoman train --source my.en --target my.de | "
+    "dragoman train config.toml --set training.max_steps=5000 --workers 2 | dragoman train --resume --run-dir runs/my"
+)
+def train(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings of the run.")] = None,
+    source: Annotated[list[Path] | None, typer.Option(help="Own source text instead of a config.")] = None,
+    target: Annotated[list[Path] | None, typer.Option(help="Its translation, line by line.")] = None,
+    overrides: Overrides = None,
+    workers: Workers = None,
+    run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
+) -> None:
+    """Train a model: from a config, from two text files, or further from where a run stopped."""
+    from dragoman.run.config import load_settings
+    from dragoman.run.folder import RunFolder
+    from dragoman.training.start import resume_run, start_run
+
+    changes = overrides or []
+    if source or target:
+        if config or resume:
+            raise UsageError("Give either a config (or --resume) or --source and --target, not both.")
+        if not (source and target):
+            raise UsageError("--source and --target belong together.")
+        from dragoman.own_text import train_on_own_text
+
+        run = RunFolder(run_dir or _free_run_dir(source[0].stem))
+        train_on_own_text(run, source, target, changes, _num_workers(workers), _say)
+        return
+    if resume:
+        run_dir = run_dir or (Path("runs") / config.stem if config else None)
+        if run_dir is None:
+            raise UsageError("--resume needs --run-dir, the run to continue.")
+        settings = load_settings(config, changes) if config else None
+        resume_run(RunFolder(run_dir), settings, changes, _num_workers(workers))
+    elif config is None:
+        raise UsageError("Nothing to train: give a config, or --source and --target, or --resume --run-dir RUN.")
+    else:
+        run = RunFolder(run_dir or _free_run_dir(config.stem))
+        _say(f"Run folder: {run.path}")
+        start_run(run, load_settings(config, changes), _num_workers(workers))
+
+
+@app.command(epilog="Example: dragoman evaluate runs/demo --source test.en --reference test.de --json")
+def evaluate(
+    run: RunArgument,
+    source: Annotated[Path | None, typer.Option(help="Text to translate. Default: the prepared test set.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Human translations of it, plain text.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Also write the translations to this file.")] = None,
+    checkpoint: Checkpoint = "best",
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    json: Json = False,
+) -> None:
+    """Translate a test set and score it: sacreBLEU and chrF of real beam-search output, with their signatures."""
+    from dragoman.evaluation.judgement import evaluate_run
+    from dragoman.translation.loading import load_run
+
+    loaded = load_run(run, checkpoint, beam_size, length_penalty, _warn)
+    result = evaluate_run(loaded, source, reference, _warn, output)
+    if json:
+        _print_json(result.figures())
+    else:
+        _say(result.summary())
+
+
+@app.command(
+    epilog="Examples: dragoman translate runs/demo my.en > my.de | echo 'The dog sleeps.' | dragoman translate runs/demo"
+)
+def translate(
+    run: RunArgument,
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE|-]", help="Text, one sentence a line; - is standard input.")
+    ] = Path("-"),
+    checkpoint: Checkpoint = "best",
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+) -> None:
+    """Translate text, line by line, to standard output; the order stays."""
+    from dragoman.translation.loading import load_run
+    from dragoman.translation.stream import translate_stream
+
+    translate_stream(load_run(run, checkpoint, beam_size, length_penalty, _warn).translator, file, sys.stdout, _warn)
+
+
+@app.command(epilog="Example: dragoman presets --json")
+def presets(json: Json = False) -> None:
+    """List the model presets and their sizes."""
+    from dataclasses import asdict
+
+    from dragoman.model.presets import count_parameters, load_preset, preset_about, preset_names
+
+    rows = []
+    for name in preset_names():
+        shape = load_preset(name)
+        rows.append({"name": name, "parameters": count_parameters(shape), "about": preset_about(name)} | asdict(shape))
+    if json:
+        _print_json(rows)
+        return
+    for row in rows:
+        _say(
+            f"{row['name']:<18}{row['parameters']:>13,} parameters with {row['target_vocab_size']:,} pieces; {row['about']}"
+        )
+
+
+@data_app.command("builtin", epilog="Example: dragoman data builtin --out corpus --pairs 100000")
+def data_builtin(
+    out: Annotated[Path, typer.Option(help="Folder to write train, dev, test and test-compositional into.")],
+    pairs: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 40_000,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+) -> None:
+    """Write the English-German corpus inside the package."""
+    from dragoman.corpus.builtin import write_builtin_corpus
+
+    write_builtin_corpus(out, num_train=pairs, seed=seed)
+    _say(f"Written to {out}: train, dev, test and test-compositional, .en and .de")
+
+
+@data_app.command("reversal", epilog="Example: dragoman data reversal --out corpus")
+def data_reversal(
+    out: Annotated[Path, typer.Option(help="Folder to write train, dev and test into.")],
+    pairs: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+) -> None:
+    """Write the toy task of the seeds' system: sequences of letters, to be reversed."""
+    from dragoman.corpus.reversal import write_reversal_corpus
+
+    write_reversal_corpus(out, num_train=pairs, seed=seed)
+    _say(f"Written to {out}: train, dev and test, .source and .target")
+
+
+def main() -> None:
+    """The command `dragoman`: errors people can act on are a sentence or two and an exit code."""
+    is_debugging = "--debug" in sys.argv
+    try:
+        app([argument for argument in sys.argv[1:] if argument != "--debug"])
+    except UserError as error:
+        if is_debugging:
+            raise
+        _warn(f"dragoman: {error}")
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing more to say, also not at exit.
+        sys.stdout = None
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _warn("dragoman: stopped.")
+        sys.exit(1)
+    except Exception as error:
+        if is_debugging:
+            raise
+        _warn(f"dragoman: unexpected {type(error).__name__}: {error}. Run again with --debug to see where.")
+        sys.exit(1)
+
+
+def _say(text: str) -> None:
+    """A result, on standard output."""
+    typer.echo(text)
+
+
+def _warn(text: str) -> None:
+    """A notice, on standard error: results stay clean."""
+    typer.echo(text, err=True)
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _num_workers(asked: int | None) -> int:
+    if asked is not None:
+        return asked
+    from dragoman.cluster.world import num_gpus
+
+    return max(1, num_gpus())
+
+
+def _free_run_dir(name: str) -> Path:
+    """runs/NAME, or the first of runs/NAME-2, runs/NAME-3, … that does not exist."""
+    candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in candidates if not path.exists())

@@ -1,0 +1,79 @@
+"""`dragoman demo`: from nothing to a judged translator, on the corpus inside the package."""
+
+from collections.abc import Callable
+from importlib.resources import as_file, files
+
+from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
+from dragoman.corpus.prepare import PrepareRequest
+from dragoman.evaluation.judgement import Judgement, evaluate_run
+from dragoman.own_text import prepare_with_progress
+from dragoman.run.config import Settings, load_settings
+from dragoman.run.folder import RunFolder
+from dragoman.training.start import require_free_folder, start_run
+from dragoman.translation.loading import load_run
+
+NUM_TRAINING_PAIRS = 40_000
+VOCAB_SIZE = 2_000
+NUM_SHOWN = 5
+
+Say = Callable[[str], None]
+
+
+def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> None:
+    """Writes the corpus, prepares it, trains, judges, and says what to try next."""
+    require_free_folder(run)
+    say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
+    corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
+    say(f"2. Preparing them in {run.prepared}")
+    prepare_with_progress(prepare_request(corpus, run), say)
+    say(f"3. Training on {num_workers} worker processes")
+    start_run(run, demo_settings(run, overrides), num_workers)
+    say("4. Judging on sentences never seen in training")
+    loaded = load_run(run.path)
+    judgement = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
+    novel = evaluate_run(loaded, corpus.test_compositional.source, corpus.test_compositional.target, say)
+    say(f"\n{show_translations(judgement)}\n")
+    say(f"BLEU {judgement.score.bleu:.1f} on the test set ({judgement.score.signature})")
+    say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
+    say(f"\n{what_next(run)}")
+
+
+def prepare_request(corpus: BuiltinCorpus, run: RunFolder) -> PrepareRequest:
+    """The corpus with its own dev and test sets."""
+    return PrepareRequest(
+        source_files=[corpus.train.source],
+        target_files=[corpus.train.target],
+        dev_source=[corpus.dev.source],
+        dev_target=[corpus.dev.target],
+        test_source=[corpus.test.source],
+        test_target=[corpus.test.target],
+        out=run.prepared,
+        vocab_size=VOCAB_SIZE,
+    )
+
+
+def demo_settings(run: RunFolder, overrides: list[str]) -> Settings:
+    """The demo's config, with the folder this demo prepared."""
+    with as_file(files("dragoman").joinpath("demo.toml")) as path:
+        return load_settings(path, [f"data.prepared={run.prepared}", *overrides])
+
+
+def show_translations(judgement: Judgement) -> str:
+    """A few sentences, their references and what the model made of them."""
+    rows = zip(judgement.sources, judgement.references, judgement.translations, strict=True)
+    return "\n".join(
+        f"  English    {source}\n  reference  {reference}\n  dragoman   {translation}\n"
+        for source, reference, translation in list(rows)[:NUM_SHOWN]
+    ).rstrip("\n")
+
+
+def what_next(run: RunFolder) -> str:
+    """Where everything is, and commands to go on with."""
+    return (
+        f"The run folder is {run.path}: config.toml, log.txt, metrics.jsonl, tensorboard/, checkpoints/.\n"
+        "Try next:\n"
+        f"  echo 'The old teacher reads a long book.' | dragoman translate {run.path}\n"
+        f"  dragoman evaluate {run.path} --source {run.corpus}/test.en --reference {run.corpus}/test.de\n"
+        f"  tensorboard --logdir {run.tensorboard}\n"
+        "  dragoman train --source my.en --target my.de"
+    )

@@ -1,0 +1,170 @@
+"""Model shapes: exactly the parameters of the seeds' model, and words for shapes that cannot be."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.model.presets import (
+    ModelShape,
+    count_parameters,
+    load_preset,
+    preset_about,
+    preset_names,
+    resolve_shape,
+    shape_from_dict,
+)
+from dragoman.model.transformer import Transformer
+from dragoman.run.config import ModelSettings
+from dragoman.run.errors import UsageError
+
+
+def build_without_memory(shape: ModelShape) -> Transformer:
+    with torch.device("meta"):
+        return Transformer(shape)
+
+
+def num_built(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def make_shape(**changes: object) -> ModelShape:
+    return dataclasses.replace(ModelShape(16, 32, 2, 1, 2, 0.1, 0.1, 0.1, 40, 40), **changes)
+
+
+def test_transformer_base_has_exactly_the_parameters_of_the_seeds_model():
+    shape = load_preset("transformer-base")
+    model = build_without_memory(shape)
+    assert count_parameters(shape) == 60_880_896
+    assert num_built(model) == 60_880_896
+
+
+def test_transformer_base_is_made_of_the_parts_the_facts_list():
+    model = build_without_memory(load_preset("transformer-base"))
+    assert model.target_embedding.numel() == 16_777_216
+    assert model.source_embedding is None
+    assert [num_built(layer) for layer in model.encoder.layers] == [3_150_336] * 6
+    assert [num_built(layer) for layer in model.decoder.layers] == [4_199_936] * 6
+    assert num_built(model.encoder.norm) + num_built(model.decoder.norm) == 2_048
+
+
+def test_separate_vocabularies_add_one_source_embedding_to_transformer_base():
+    shape = dataclasses.replace(load_preset("transformer-base"), shares_vocabulary=False)
+    assert count_parameters(shape) == 60_880_896 + 16_777_216
+    assert num_built(build_without_memory(shape)) == count_parameters(shape)
+
+
+shapes = st.builds(
+    lambda head_size, heads, feed_forward, encoder_layers, decoder_layers, source, target, shares: make_shape(
+        width=2 * head_size * heads,
+        heads=heads,
+        feed_forward=feed_forward,
+        encoder_layers=encoder_layers,
+        decoder_layers=decoder_layers,
+        source_vocab_size=target if shares else source,
+        target_vocab_size=target,
+        shares_vocabulary=shares,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 50),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 90),
+    st.integers(1, 90),
+    st.booleans(),
+)
+
+
+@settings(max_examples=40)
+@given(shapes)
+def test_counting_agrees_with_building(shape):
+    assert count_parameters(shape) == num_built(build_without_memory(shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "feed_forward", "heads", "encoder_layers", "decoder_layers", "dropout"),
+    [
+        ("transformer-base", 512, 2048, 8, 6, 6, 0.1),
+        ("transformer-big", 1024, 4096, 16, 6, 6, 0.3),
+        ("small", 256, 1024, 4, 3, 3, 0.1),
+        ("tiny", 128, 512, 4, 2, 2, 0.1),
+    ],
+)
+def test_presets_are_the_documented_shapes(name, width, feed_forward, heads, encoder_layers, decoder_layers, dropout):
+    shape = load_preset(name)
+    assert (shape.width, shape.feed_forward, shape.heads) == (width, feed_forward, heads)
+    assert (shape.encoder_layers, shape.decoder_layers) == (encoder_layers, decoder_layers)
+    assert (shape.dropout, shape.attention_dropout, shape.relu_dropout) == (dropout, 0.1, 0.1)
+
+
+def test_every_preset_loads_and_says_what_it_is_for():
+    assert "transformer-base" in preset_names()
+    for name in preset_names():
+        assert count_parameters(load_preset(name)) > 0
+        assert preset_about(name).strip()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("transformer_base", "transformer-base"), ("smal", "small"), ("Tiny", "tiny")]
+)
+def test_an_unknown_preset_is_answered_with_the_nearest(wrong, meant):
+    with pytest.raises(UsageError, match=f"{wrong}.*did you mean '{meant}'"):
+        load_preset(wrong)
+
+
+def test_a_preset_like_no_other_still_lists_the_known_ones():
+    with pytest.raises(UsageError, match="transformer-base, transformer-big, small, tiny"):
+        load_preset("ßßß")
+
+
+@pytest.mark.parametrize(("changes", "words"), [({"heads": 3}, "divided among 3 heads"), ({"width": 7, "heads": 7}, "even")])
+def test_impossible_shapes_are_refused_in_words(changes, words):
+    with pytest.raises(UsageError, match=words):
+        make_shape(**changes)
+
+
+def test_settings_override_a_preset_and_the_corpus_decides_the_vocabulary():
+    settings = ModelSettings(preset="tiny", width=64, dropout=0.0)
+    shape = resolve_shape(settings, source_vocab_size=100, target_vocab_size=200, shares_vocabulary=False)
+    expected = dataclasses.replace(
+        load_preset("tiny"), width=64, dropout=0.0, source_vocab_size=100, target_vocab_size=200, shares_vocabulary=False
+    )
+    assert shape == expected
+
+
+def test_a_shape_survives_being_saved_as_plain_values():
+    shape = make_shape(shares_vocabulary=False)
+    assert shape_from_dict(dataclasses.asdict(shape)) == shape
+
+
+@pytest.mark.parametrize("change", [{"new_field": 1}, {"width": None}])
+def test_a_saved_shape_with_other_fields_is_an_error(change):
+    values = {name: value for name, value in (dataclasses.asdict(make_shape()) | change).items() if value is not None}
+    with pytest.raises(ValueError, match="model shape has fields"):
+        shape_from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("width", 32),
+        ("feed_forward", 64),
+        ("heads", 4),  # fits the same matrices, but cuts them into other heads: another function
+        ("encoder_layers", 2),
+        ("decoder_layers", 1),
+        ("source_vocab_size", 41),
+        ("target_vocab_size", 41),
+        ("shares_vocabulary", False),
+    ],
+)
+def test_shapes_differ_in_everything_that_makes_weights_mean_something_else(name, value):
+    differences = make_shape(**{name: value}).differences(make_shape())
+    assert differences == [f"{name}: {value}, {getattr(make_shape(), name)}"]
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "relu_dropout"])
+def test_dropout_may_change_without_making_another_model(name):
+    assert make_shape(**{name: 0.5}).differences(make_shape()) == []

@@ -1,0 +1,186 @@
+"""The way from lines to lines: order, blanks, long lines, shares of ranks, and the model left as it was."""
+
+from itertools import chain, pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.corpus.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.presets import ModelShape
+from dragoman.model.transformer import Transformer
+from dragoman.run.errors import UsageError
+from dragoman.translation.beam_search import SearchSettings
+from dragoman.translation.translator import Translator, cut_at_words
+
+SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
+WORDS = SENTENCE.split()
+LINES = [" ".join(WORDS[begin:end]) for begin in range(6) for end in range(begin + 1, len(WORDS), 3)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """On a busy machine, threads that wait for each other over such small products take ten times as long."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(train_tokenizer([SENTENCE, *LINES], 60))
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> Transformer:
+    torch.manual_seed(0)
+    size = tokenizer.vocab_size
+    # Double precision: float noise between batches never decides which of two near-equal translations wins.
+    return Transformer(ModelShape(32, 64, 2, 1, 1, 0.1, 0.1, 0.1, size, size)).double()
+
+
+@pytest.fixture
+def build(model: Transformer, tokenizer: Tokenizer):
+    def build_translator(**options) -> Translator:
+        return Translator(model, tokenizer, tokenizer, SearchSettings(beam_size=2, max_length_extra=3), **options)
+
+    return build_translator
+
+
+def test_translations_come_in_the_order_of_the_lines(build) -> None:
+    one_by_one = [build().translate([line])[0] for line in LINES[:12]]
+    assert len(set(one_by_one)) > 6, "translations that are all alike would prove nothing"
+    assert build().translate(LINES[:12]) == one_by_one
+    assert build(batch_tokens=1).translate(LINES[:12]) == one_by_one
+    assert build().translate(LINES[:12][::-1]) == one_by_one[::-1]
+
+
+def test_blank_lines_stay_blank(build) -> None:
+    translated = build().translate(["", LINES[0], "  \t ", LINES[1], ""])
+    assert translated == ["", *build().translate(LINES[:1]), "", *build().translate(LINES[1:2]), ""]
+    assert translated[1]
+
+
+def test_nothing_to_translate(build) -> None:
+    assert build().translate([]) == []
+    assert build().translate_share([], 0, 2) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_shares_of_all_ranks_make_the_whole_once(build, size: int) -> None:
+    lines = [*LINES, "", "  ", " ".join(WORDS * 3)]
+    options = {"batch_tokens": 60, "max_source_tokens": 40}
+    shares = [build(**options).translate_share(lines, rank, size) for rank in range(size)]
+    assert sorted(chain(*shares)) == list(enumerate(build(**options).translate(lines)))
+    if size < 4:
+        assert all(shares)
+
+
+def test_batches_do_not_depend_on_the_number_of_ranks(build, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[list[int]]] = []
+    start_decoding = Transformer.start_decoding
+
+    def noting(self: Transformer, source_BS: torch.Tensor, lengths: torch.Tensor):
+        batches.append(source_BS.tolist())
+        assert source_BS.numel() <= 60
+        return start_decoding(self, source_BS, lengths)
+
+    monkeypatch.setattr(Transformer, "start_decoding", noting)
+    build(batch_tokens=60).translate(LINES)
+    alone = batches.copy()
+    assert len(alone) > 6
+    for rank in range(3):
+        batches.clear()
+        build(batch_tokens=60).translate_share(LINES, rank, 3)
+        assert batches == alone[rank::3]
+
+
+def test_a_long_line_is_cut_at_words_and_nothing_is_lost(build, tokenizer: Tokenizer) -> None:
+    line, said = " ".join(WORDS * 4), []
+    translated = build(max_source_tokens=30, say=said.append).translate(["a cat", line])
+    [ids] = tokenizer.encode_lines([line])
+    is_word_start = [piece.startswith("▁") for piece in tokenizer.pieces(ids)]
+    parts = tokenizer.decode_lines(cut_at_words(ids, is_word_start, 29))
+    assert " ".join(parts) == line
+    assert translated[1] == " ".join(build().translate(parts))
+    assert said == [
+        f"Line 2 has {len(ids)} pieces, more than the 29 the model was trained on; "
+        f"it was translated in {len(parts)} parts."
+    ]
+
+
+def test_a_line_that_just_fits_is_not_cut(build, tokenizer: Tokenizer) -> None:
+    [ids] = tokenizer.encode_lines([LINES[3]])
+    said: list[str] = []
+    build(max_source_tokens=len(ids) + 1, say=said.append).translate([LINES[3]])
+    assert said == []
+    build(max_source_tokens=len(ids), say=said.append).translate([LINES[3]])
+    assert len(said) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 20))
+def test_parts_fit_and_cut_words_only_where_they_must(is_word_start: list[bool], max_ids: int) -> None:
+    ids = list(range(len(is_word_start)))
+    parts = cut_at_words(ids, is_word_start, max_ids)
+    assert list(chain(*parts)) == ids
+    assert all(1 <= len(part) <= max_ids for part in parts)
+    for part, following in pairwise(parts):
+        had_no_choice = not any(is_word_start[part[0] + 1 : part[0] + max_ids + 1])
+        assert is_word_start[following[0]] or had_no_choice
+
+
+def test_parts_are_of_like_size() -> None:
+    assert [len(part) for part in cut_at_words(list(range(101)), [True] * 101, 100)] == [51, 50]
+
+
+def test_progress_counts_every_line_once(build) -> None:
+    done: list[int] = []
+    build(batch_tokens=60).translate([*LINES, ""], progress=done.append)
+    assert sum(done) == len(LINES) + 1
+    assert len(done) > 3
+
+
+def test_every_module_gets_its_mode_back(build, model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes_seen: list[bool] = []
+    start_decoding = Transformer.start_decoding
+
+    def noting(self: Transformer, *batch: torch.Tensor):
+        modes_seen.append(any(module.training for module in self.modules()))
+        return start_decoding(self, *batch)
+
+    monkeypatch.setattr(Transformer, "start_decoding", noting)
+    model.train()
+    model.encoder.eval()
+    build().translate(LINES[:2])
+    assert modes_seen == [False]
+    assert model.training
+    assert not model.encoder.training
+    model.eval()
+
+
+def test_training_goes_on_after_translating(model: Transformer, build) -> None:
+    """Positions grown while translating must not be tensors that autograd refuses."""
+    model.positions_TD = model.positions_TD[:4].clone()
+    build().translate([" ".join(WORDS)])
+    source, lengths = torch.full((1, 9), 5), torch.tensor([9])
+    model(source, lengths, source).sum().backward()
+    assert model.target_embedding.grad is not None
+    model.zero_grad()
+
+
+def test_scores_are_those_of_the_search(build) -> None:
+    translations = build(max_source_tokens=30).translate_with_scores([LINES[0], "", " ".join(WORDS * 4)])
+    assert translations[1].score == 0.0
+    assert translations[0].score < 0
+    assert translations[2].score < 0
+    assert [translation.text for translation in translations] == build(max_source_tokens=30).translate(
+        [LINES[0], "", " ".join(WORDS * 4)]
+    )
+
+
+def test_a_model_without_room_for_a_piece_is_refused(build) -> None:
+    with pytest.raises(UsageError, match="max_source_tokens"):
+        build(max_source_tokens=1)
