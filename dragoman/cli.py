@@ -178,7 +178,7 @@ def evaluate(
 def translate(
     run: RunArgument,
     file: Annotated[
-        Path, typer.Argument(metavar="[FILE|-]", help="Text, one sentence a line; - is standard input.")
+        Path, typer.Argument(metavar="[FILE|-]", help="Text, a sentence a line; - is standard input.")
     ] = Path("-"),
     checkpoint: Checkpoint = "best",
     beam_size: BeamSize = None,

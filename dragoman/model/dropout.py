@@ -24,7 +24,8 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return torch.dropout(x, self.probability, train=True)
-        return x.mul(self._draw_mask(x).mul_(self._scale))
+        dropped: Tensor = x * self._draw_mask(x).mul_(self._scale)
+        return dropped
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + dropped x, in one pass over memory on a CPU."""

@@ -57,7 +57,8 @@ class Clause:
             found += self.recipient.combinations
         if self.direct_object:
             found += self.direct_object.combinations
-            if self.direct_object.lemma:
+            # The complement of "be" is no object: nothing is done to it.
+            if self.direct_object.lemma and self.verb.object_case != "nominative":
                 found += (("object", self.verb.lemma, self.direct_object.lemma),)
         for phrase in (self.place, self.front, self.time, self.predicate, self.manner):
             if phrase:

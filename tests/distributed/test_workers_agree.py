@@ -1,0 +1,42 @@
+"""The promise of virtual workers: how many processes share a run does not change what it learns."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Run, read_records, train_losses
+
+
+def test_one_two_and_four_workers_learn_the_same(dragoman: Run, config: Path, tmp_path: Path):
+    runs = {workers: tmp_path / f"run{workers}" for workers in (1, 2, 4)}
+    for workers, run in runs.items():
+        dragoman("train", config, "--workers", workers, "--run-dir", run)
+    expected = train_losses(runs[1])
+    assert len(expected) == 50
+    assert expected[50] < 0.9 * expected[1]
+    for workers in (2, 4):
+        assert train_losses(runs[workers]) == pytest.approx(expected, rel=1e-4)
+        norms = [[record["gradient_norm"] for record in read_records(runs[w], "train")] for w in (1, workers)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+    evaluations = [read_records(run, "evaluation")[-1] for run in runs.values()]
+    for evaluation in evaluations[1:]:
+        assert evaluation["loss"] == pytest.approx(evaluations[0]["loss"], rel=1e-4)
+
+
+def test_three_workers_share_four_virtual_workers_unevenly(dragoman: Run, config: Path, tmp_path: Path):
+    for workers in (1, 3):
+        dragoman(
+            "train", config, "--workers", workers, "--run-dir", tmp_path / f"run{workers}", "--set",
+            "training.max_steps=8",
+        )  # fmt: skip
+    assert train_losses(tmp_path / "run3") == pytest.approx(train_losses(tmp_path / "run1"), rel=1e-4)
+
+
+def test_an_untrained_model_scores_near_zero(dragoman: Run, config: Path, tmp_path: Path):
+    dragoman(
+        "train", config, "--workers", 2, "--run-dir", tmp_path / "run", "--set", "training.max_steps=1",
+        "--set", "evaluation.evaluate_at_start=true", "--set", "evaluation.max_sentences=20",
+    )  # fmt: skip
+    first = read_records(tmp_path / "run", "evaluation")[0]
+    assert first["step"] == 0
+    assert first["bleu"] < 1
+    assert "nrefs:1" in first["signature"]
