@@ -173,7 +173,7 @@ def evaluate(
 
 
 @app.command(
-    epilog="Examples: dragoman translate runs/demo my.en > my.de | echo 'The dog sleeps.' | dragoman translate runs/demo"
+    epilog="Examples: dragoman translate runs/demo my.en > my.de; echo 'Hello.' | dragoman translate runs/demo"
 )
 def translate(
     run: RunArgument,
@@ -207,7 +207,8 @@ def presets(json: Json = False) -> None:
         return
     for row in rows:
         _say(
-            f"{row['name']:<18}{row['parameters']:>13,} parameters with {row['target_vocab_size']:,} pieces; {row['about']}"
+            f"{row['name']:<18}{row['parameters']:>13,} parameters with {row['target_vocab_size']:,} pieces; "
+            f"{row['about']}"
         )
 
 

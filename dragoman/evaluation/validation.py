@@ -53,7 +53,13 @@ def evaluate_on_dev(model: Transformer, corpus: PreparedCorpus, settings: Settin
             references[: settings.evaluation.max_sentences],
         )
         search = SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty)
-        translator = Translator(model, corpus.source_tokenizer, corpus.target_tokenizer, search)
+        translator = Translator(
+            model,
+            corpus.source_tokenizer,
+            corpus.target_tokenizer,
+            search,
+            max_source_tokens=settings.data.max_tokens,
+        )
         translations = world.gather_texts(translator.translate_share(sources, world.rank, world.size))
     finally:
         model.train(was_training)

@@ -82,12 +82,16 @@ class CrossAttention(nn.Module):
         return _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def forward(self, x_BTD: Tensor, memory_BHSK: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
-        """Attends to projected memory under the source's padding mask."""
-        query = _split_heads(self.query(x_BTD), self.heads)
+        """Attends to projected memory under the source's padding mask.
+
+        x may have several rows per source (hypotheses of a beam, one after the other): they become positions of one
+        row, since cross-attention treats positions alike, and the memory need not be repeated.
+        """
+        query = _split_heads(self.query(x_BTD).view(memory_BHSK[0].shape[0], -1, x_BTD.shape[2]), self.heads)
         mixed = scaled_dot_product_attention(
             query, *memory_BHSK, attn_mask=mask_B11S, dropout_p=self.dropout if self.training else 0.0
         )
-        output: Tensor = self.output(_join_heads(mixed))
+        output: Tensor = self.output(_join_heads(mixed).view_as(x_BTD))
         return output
 
 

@@ -16,7 +16,7 @@ class Dropout(nn.Module):
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
-        self._num_dropped_levels = round(probability * _LEVELS)
+        self._num_dropped_levels = min(round(probability * _LEVELS), _LEVELS - 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Drops elements of x; returns x itself outside training."""
@@ -30,7 +30,7 @@ class Dropout(nn.Module):
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + dropped x, in one pass over memory on a CPU."""
         if not self.training or self._num_dropped_levels == 0 or x.device.type != "cpu":
-            return residual + self(x)
+            return residual + self.forward(x)
         return torch.addcmul(residual, x.to(residual.dtype), self._draw_mask(residual), value=self._scale)
 
     @property

@@ -38,13 +38,9 @@ class ModelShape:
 
     def differences(self, other: "ModelShape") -> list[str]:
         """The weights-deciding fields in which two shapes differ, as `name: mine, theirs`."""
-        skipped = {"dropout", "attention_dropout", "relu_dropout"}
         mine, theirs = asdict(self), asdict(other)
-        return [
-            f"{name}: {mine[name]}, {theirs[name]}"
-            for name in mine
-            if name not in skipped | {"heads"} and mine[name] != theirs[name]
-        ]
+        names = [name for name in mine if not name.endswith("dropout")]  # may be changed between restarts
+        return [f"{name}: {mine[name]}, {theirs[name]}" for name in names if mine[name] != theirs[name]]
 
 
 @cache

@@ -190,8 +190,9 @@ class Transformer(nn.Module):
     def _embed(self, token_BT: Tensor, table_VD: Tensor, first_position: int = 0) -> Tensor:
         end = first_position + token_BT.shape[1]
         if end > self.positions_TD.shape[0]:
-            longer = sinusoidal_positions(2 * end, self.shape.width)
-            self.positions_TD = longer.to(self.positions_TD.device)
+            with torch.inference_mode(False):  # decoding may have to grow what training goes on using
+                longer_TD = sinusoidal_positions(2 * end, self.shape.width)
+                self.positions_TD = longer_TD.to(self.positions_TD.device)
         positions_TD = self.positions_TD[first_position:end]
         embedded_BTD = torch.add(positions_TD, embedding(token_BT, table_VD), alpha=math.sqrt(self.shape.width))
         dropped: Tensor = self.dropout(embedded_BTD)

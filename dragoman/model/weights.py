@@ -30,15 +30,17 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, path: Path) -> None:
     """Fills a model from a file; names, shapes and number types must fit exactly."""
     tensors = load_tensors(path)
-    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    expected = {name: _describe(parameter) for name, parameter in model.named_parameters()}
+    found = {name: _describe(tensor) for name, tensor in tensors.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise UserError(
-                f"{path} is from another model: {name} is {_say(found.get(name))}, expected {_say(expected.get(name))}."
+                f"{path} is from another model: {name} is {found.get(name, 'absent')}, "
+                f"expected {expected.get(name, 'absent')}."
             )
     model.load_state_dict(tensors, strict=True)
 
 
-def _say(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else " × ".join(map(str, shape))
+def _describe(tensor: Tensor) -> str:
+    """Shape and number type, as in "512 × 2048 float32"."""
+    return f"{' × '.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"

@@ -78,7 +78,8 @@ def imperative(verb: Verb) -> str:
     stem = _stem(bare)
     if bare.endswith(("eln", "ern")):
         return _first_person(bare)
-    return stem + ("e" if _needs_e(stem) else "")
+    # After s the short form sounds clipped: reise!
+    return stem + ("e" if _needs_e(stem) or stem.endswith("s") else "")
 
 
 def _stem(bare: str) -> str:

@@ -96,11 +96,8 @@ def test_half_precision_comes_close(dtype, tolerance, num_positions):
 
 
 def test_scaling_saves_gradients_that_fp16_would_lose():
-    """Many likely-right positions leave gradients below fp16's smallest number; scaled, they survive."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(VOCAB_SIZE, WIDTH, generator=generator)
-    target = torch.arange(VOCAB_SIZE)
-    confident = 3.0 * weight / weight.norm(dim=1, keepdim=True) ** 2 * 5
+    """A model that is nearly sure leaves gradients of 2e-9, below fp16's smallest number; scaled, they survive."""
+    weight, confident, target = torch.eye(4), 20 * torch.eye(4), torch.arange(4)
     _, expected, _ = reference(confident, weight, target, 0.0)
 
     def gradient(scale: float) -> Tensor:
@@ -109,10 +106,9 @@ def test_scaling_saves_gradients_that_fp16_would_lose():
             cross_entropy_sums(states, weight, target, 0.0, scale).smoothed.backward()
         return states.grad / scale
 
-    error_plain, error_scaled = ((gradient(scale) - expected).norm() / expected.norm() for scale in (1.0, 2.0**14))
-    assert error_scaled <= error_plain
-    smallest = expected.norm(dim=1).argsort()[:5]
-    assert (gradient(2.0**14)[smallest].norm(dim=1) > 0).sum() >= (gradient(1.0)[smallest].norm(dim=1) > 0).sum()
+    others = ~torch.eye(4, dtype=torch.bool)
+    assert not gradient(1.0)[others].any()
+    torch.testing.assert_close(gradient(2.0**14)[others].double(), expected[others], rtol=1e-2, atol=0)
 
 
 def test_without_gradients_the_sums_are_the_same():
@@ -137,7 +133,9 @@ def test_frozen_embeddings_still_let_states_learn():
 
 
 def test_uniform_scores_cost_the_logarithm_of_the_vocabulary():
-    sums = cross_entropy_sums(torch.zeros(10, WIDTH), torch.ones(VOCAB_SIZE, WIDTH), torch.zeros(10, dtype=torch.long), 0.1)
+    sums = cross_entropy_sums(
+        torch.zeros(10, WIDTH), torch.ones(VOCAB_SIZE, WIDTH), torch.zeros(10, dtype=torch.long), 0.1
+    )
     assert sums.smoothed.item() == pytest.approx(10 * math.log(VOCAB_SIZE), rel=1e-6)
     assert sums.plain.item() == pytest.approx(10 * math.log(VOCAB_SIZE), rel=1e-6)
 

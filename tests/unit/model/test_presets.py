@@ -120,7 +120,9 @@ def test_a_preset_like_no_other_still_lists_the_known_ones():
         load_preset("ßßß")
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"heads": 3}, "divided among 3 heads"), ({"width": 7, "heads": 7}, "even")])
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"heads": 3}, "divided among 3 heads"), ({"width": 7, "heads": 7}, "even")]
+)
 def test_impossible_shapes_are_refused_in_words(changes, words):
     with pytest.raises(UsageError, match=words):
         make_shape(**changes)
@@ -130,7 +132,12 @@ def test_settings_override_a_preset_and_the_corpus_decides_the_vocabulary():
     settings = ModelSettings(preset="tiny", width=64, dropout=0.0)
     shape = resolve_shape(settings, source_vocab_size=100, target_vocab_size=200, shares_vocabulary=False)
     expected = dataclasses.replace(
-        load_preset("tiny"), width=64, dropout=0.0, source_vocab_size=100, target_vocab_size=200, shares_vocabulary=False
+        load_preset("tiny"),
+        width=64,
+        dropout=0.0,
+        source_vocab_size=100,
+        target_vocab_size=200,
+        shares_vocabulary=False,
     )
     assert shape == expected
 

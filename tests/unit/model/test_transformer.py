@@ -229,7 +229,7 @@ def test_every_parameter_takes_part_in_learning():
 def test_initial_weights_have_the_promised_spread():
     torch.manual_seed(3)
     model = Transformer(ModelShape(64, 256, 4, 1, 1, 0.1, 0.1, 0.1, 2_000, 2_000))
-    assert model.target_embedding.norm(dim=1).mean() == pytest.approx(1, rel=0.02)
+    assert model.target_embedding.norm(dim=1).mean().item() == pytest.approx(1, rel=0.02)
     square_bound, wide_bound = math.sqrt(6 / (64 + 64)), math.sqrt(6 / (64 + 256))
     layer = model.decoder.layers[0]
     for weight in (layer.attention.query_key_value.weight, layer.cross_attention.key_value.weight):

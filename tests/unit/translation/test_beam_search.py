@@ -145,6 +145,16 @@ def test_stopping_early_and_dropping_sources_change_nothing(seed, beam_size, alp
         assert_same(hypotheses, expected[:2])
 
 
+@pytest.mark.parametrize("seed", [2, 11, 31])
+def test_a_much_longer_hypothesis_can_still_win(seed: int) -> None:
+    """Seeds where a bound with the penalty of the next length, instead of the largest, stops too early."""
+    model, max_length = build_model(seed, end_bias=0.3), 12
+    limit = {"max_length_factor": 0, "max_length_extra": max_length}
+    found = search(model, SOURCES, beam_size=3, length_penalty=2.0, **limit)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        assert_same(hypotheses, plain_beam_search(model, source, 3, 2.0, max_length)[:1])
+
+
 def test_the_early_stop_does_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows_decoded = build_model(end_bias=1.0), []
     decode_next = Transformer.decode_next

@@ -1,0 +1,145 @@
+"""Records of a run: readable line by line after any crash, and in TensorBoard under the seeds' names."""
+
+import json
+import time
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dragoman.monitoring.sinks import TENSORBOARD_TAGS, MetricsFile, Sinks, TensorBoardFile
+
+
+def read_records(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_events(folder):
+    accumulator = EventAccumulator(str(folder))
+    accumulator.Reload()
+    return {
+        tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
+    }
+
+
+def test_each_record_is_one_line_with_time_kind_and_step(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    begin = time.time()
+    file.write("train", 50, {"loss": 1.5})
+    file.write("evaluation", 50, {"signature": "nrefs:1|größe\n"})
+    file.close()
+    first, second = read_records(tmp_path / "metrics.jsonl")
+    assert begin <= first.pop("time") <= second.pop("time") <= time.time()
+    assert first == {"kind": "train", "step": 50, "loss": 1.5}
+    assert second == {"kind": "evaluation", "step": 50, "signature": "nrefs:1|größe\n"}
+
+
+def test_a_record_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.write("train", 1, {})
+    assert len(read_records(tmp_path / "metrics.jsonl")) == 1
+    file.close()
+
+
+def test_a_continued_run_appends(tmp_path):
+    for step in (1, 2):
+        file = MetricsFile(tmp_path / "metrics.jsonl")
+        file.write("train", step, {})
+        file.close()
+    assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize("half", ['{"time": 1.0, "ki', "{", '{"kind": "gr'])
+def test_after_half_a_line_new_records_are_readable(tmp_path, half):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"kind": "train", "step": 1}\n' + half.encode() + "ö".encode()[:1])
+    file = MetricsFile(path)
+    file.write("train", 2, {"loss": 1.0})
+    file.close()
+    lines = path.read_bytes().split(b"\n")
+    assert json.loads(lines[0])["step"] == 1
+    assert json.loads(lines[2])["step"] == 2
+    assert lines[3:] == [b""]
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"step": 1}\n'])
+def test_a_whole_file_is_not_touched_on_opening(tmp_path, content):
+    path = tmp_path / "metrics.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    MetricsFile(path).close()
+    assert path.read_bytes() == (content or b"")
+
+
+TRAIN = {
+    "loss": 1.5,
+    "learning_rate": 0.25,
+    "gradient_norm": 2.0,
+    "loss_scale": 16_384.0,
+    "steps_per_second": 0.5,
+    "not_for_tensorboard": 7.0,
+}
+
+
+def test_tensorboard_reads_the_seeds_tags(tmp_path):
+    file = TensorBoardFile(tmp_path, first_step=0)
+    file.write("train", 50, TRAIN)
+    file.write("train", 100, TRAIN | {"loss": 1.25})
+    file.write("evaluation", 100, {"loss": 1.75, "bleu": 26.5, "signature": "text, not a number"})
+    file.close()
+    assert read_events(tmp_path) == {
+        "train_loss": [(50, 1.5), (100, 1.25)],
+        "learning_rate": [(50, 0.25), (100, 0.25)],
+        "Loss_Optimization/global_gradient_norm": [(50, 2.0), (100, 2.0)],
+        "Loss_Optimization/loss_scale": [(50, 16_384.0), (100, 16_384.0)],
+        "global_step/sec": [(50, 0.5), (100, 0.5)],
+        "eval_loss": [(100, 1.75)],
+        "Eval_BLEU_Score": [(100, 26.5)],
+    }
+
+
+def test_all_tags_of_the_seeds_are_written_and_no_tag_twice():
+    tags = list(TENSORBOARD_TAGS.values())
+    assert len(tags) == len(set(tags))
+    assert set(tags) >= {
+        "train_loss",
+        "eval_loss",
+        "Eval_BLEU_Score",
+        "learning_rate",
+        "Loss_Optimization/global_gradient_norm",
+        "Loss_Optimization/loss_scale",
+        "global_step/sec",
+    }
+
+
+def test_events_can_be_read_while_the_run_goes_on(tmp_path):
+    file = TensorBoardFile(tmp_path, first_step=0)
+    file.write("train", 50, TRAIN)
+    assert read_events(tmp_path)["train_loss"] == [(50, 1.5)]
+    file.close()
+
+
+def test_a_continued_run_replaces_the_points_it_makes_again(tmp_path):
+    first = TensorBoardFile(tmp_path, first_step=0)
+    for step in (50, 100, 150):
+        first.write("train", step, {"loss": 1.0})
+    first.close()
+    second = TensorBoardFile(tmp_path, first_step=100)  # the checkpoint was of step 100
+    second.write("train", 150, {"loss": 2.0})
+    second.write("train", 200, {"loss": 2.0})
+    second.close()
+    assert read_events(tmp_path)["train_loss"] == [(50, 1.0), (100, 1.0), (150, 2.0), (200, 2.0)]
+
+
+def test_a_record_without_tagged_figures_writes_no_event(tmp_path):
+    file = TensorBoardFile(tmp_path, first_step=0)
+    file.write("checkpoint", 5, {"path": "x", "bytes": 3})
+    file.close()
+    assert read_events(tmp_path) == {}
+
+
+def test_all_sinks_get_every_record(tmp_path):
+    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", first_step=0) as sinks:
+        sinks.write("train", 50, TRAIN)
+        sinks.write("checkpoint", 50, {"path": "checkpoints/step-00000050"})
+    assert [record["kind"] for record in read_records(tmp_path / "metrics.jsonl")] == ["train", "checkpoint"]
+    assert read_events(tmp_path / "tensorboard")["train_loss"] == [(50, 1.5)]

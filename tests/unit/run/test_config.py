@@ -1,0 +1,244 @@
+"""Settings: what is wrong is named, what is right survives being written and read again."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dragoman.run.config import Settings, build_settings, dump_settings, known_keys, load_settings
+from dragoman.run.errors import UsageError
+
+
+def build(*overrides: str, **sections: Any) -> Settings:
+    return build_settings({"data": {"prepared": "corpus"}} | sections, overrides)
+
+
+def write_config(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("section", "wrong", "meant"),
+    [
+        ("training", "max_step", "training.max_steps"),
+        ("training", "learning_rat", "training.learning_rate"),
+        ("training", "warm_up_steps", "training.warmup_steps"),
+        ("evaluation", "beamsize", "evaluation.beam_size"),
+        ("checkpoints", "keep_lst", "checkpoints.keep_last"),
+        ("training", "evaluate_every", "evaluation.evaluate_every"),
+        ("model", "seed", "training.seed"),
+        ("evaluation", "max_tokens", "data.max_tokens"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_known_one(section, wrong, meant):
+    expected = f"unknown key '{section}.{wrong}'; did you mean '{meant}'"
+    with pytest.raises(UsageError, match=expected):
+        build(**{section: {wrong: 1}})
+    with pytest.raises(UsageError, match=expected):
+        build(f"{section}.{wrong}=1")
+
+
+def test_an_unknown_section_is_answered_with_the_nearest_known_one():
+    with pytest.raises(UsageError, match="unknown key 'trainig'; did you mean 'training'"):
+        build(trainig={"max_steps": 5})
+    with pytest.raises(UsageError, match=r"unknown key 'trainig.max_steps'; did you mean 'training.max_steps'"):
+        build("trainig.max_steps=5")
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_key_at_all_gets_an_answer(section, name):
+    override = f"{section}.{name}=1"
+    if f"{section.strip()}.{name}".partition("=")[0].strip() in known_keys():
+        return
+    with pytest.raises(UsageError):
+        build(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("training.max_steps=500", "training", "max_steps", 500),
+        ("training.max_steps=1_000", "training", "max_steps", 1_000),
+        (" training.max_steps = 500 ", "training", "max_steps", 500),
+        ("training.learning_rate=3e-4", "training", "learning_rate", 3e-4),
+        ("training.learning_rate=2", "training", "learning_rate", 2.0),
+        ("model.preset=transformer-base", "model", "preset", "transformer-base"),
+        ('model.preset="tiny"', "model", "preset", "tiny"),
+        ("evaluation.evaluate_at_start=true", "evaluation", "evaluate_at_start", True),
+        ("data.prepared=/data/en=de/v1", "data", "prepared", Path("/data/en=de/v1")),
+        ("data.prepared=../Übersetzung mit Leerzeichen", "data", "prepared", Path("../Übersetzung mit Leerzeichen")),
+        ("data.prepared=C:#1", "data", "prepared", Path("C:#1")),
+        ("checkpoints.best_by=bleu", "checkpoints", "best_by", "bleu"),
+    ],
+)
+def test_overrides_are_read_as_toml_or_else_as_text(override, section, key, value):
+    assert getattr(getattr(build(override), section), key) == value
+
+
+def test_lists_can_be_set():
+    built = build("training.boundaries=[10, 20]", "training.multipliers=[0.5, 0.1]")
+    assert built.training.boundaries == (10, 20)
+    assert built.training.multipliers == (0.5, 0.1)
+
+
+def test_overrides_win_over_the_file_and_later_ones_over_earlier(tmp_path):
+    path = write_config(tmp_path, '[data]\nprepared = "a"\n[training]\nmax_steps = 1\nseed = 7\n')
+    built = load_settings(path, ["training.max_steps=2", "training.max_steps=3", "model.width=64"])
+    assert (built.training.max_steps, built.training.seed, built.model.width) == (3, 7, 64)
+
+
+@pytest.mark.parametrize(
+    "override", ["training.max_steps", "max_steps=5", "=5", "training.=5", ".max_steps=5", "", "."]
+)
+def test_malformed_overrides_are_answered_with_an_example(override):
+    with pytest.raises(UsageError, match=r"--set takes section.key=value.*--set training.max_steps=500"):
+        build(override)
+
+
+def test_an_override_into_something_that_is_no_table_is_named():
+    with pytest.raises(UsageError, match="'training' is not a table"):
+        build("training.max_steps=5", training=3)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.max_steps=many", r"training.max_steps = 'many': .*integer"),
+        ("training.max_steps=1.5", r"training.max_steps = 1.5: .*integer"),
+        ("training.max_steps=-1", r"training.max_steps = -1: .*greater than or equal to 0"),
+        ("training.virtual_workers=0", r"training.virtual_workers = 0: "),
+        ("training.learning_rate=nan", r"training.learning_rate = nan: "),
+        ("training.learning_rate=0", r"training.learning_rate = 0: .*greater than 0"),
+        ("training.max_hours=inf", r"training.max_hours = inf: .*finite"),
+        ("training.clip_norm=nan", r"training.clip_norm = nan: "),
+        ("training.precision=fp8", r"training.precision = 'fp8': .*'fp32', 'bf16' or 'fp16'"),
+        ("training.schedule=linear", r"training.schedule = 'linear': .*'transformer'"),
+        ("training.boundaries=[10, 0]", r"training.boundaries.1 = 0: "),
+        ("model.dropout=1", r"model.dropout = 1: .*less than 1"),
+        ("model.preset=5", r"model.preset = 5: .*string"),
+        ("data.max_tokens=1", r"data.max_tokens = 1: "),
+        ("checkpoints.keep_last=0", r"checkpoints.keep_last = 0: "),
+        ("evaluation.evaluate_at_start=perhaps", r"evaluation.evaluate_at_start = 'perhaps': .*boolean"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_its_key(override, words):
+    with pytest.raises(UsageError, match=words):
+        build(override)
+
+
+@pytest.mark.parametrize("override", ["training.max_steps=true", "training.learning_rate=true", "training.seed=false"])
+def test_a_truth_value_is_no_number(override):
+    """`max_steps = true` would otherwise train one step without a word."""
+    with pytest.raises(UsageError, match="true|True|false|False"):
+        build(override)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"max_cost": 5.0}, "training.max_cost needs training.price_per_hour"),
+        ({"global_batch_tokens": 3}, "training.global_batch_tokens must be at least training.virtual_workers"),
+        ({"warmup_steps": 0}, "needs training.warmup_steps of at least 1"),
+        ({"boundaries": [5]}, "training.boundaries and training.multipliers must have the same length"),
+        ({"boundaries": [5, 5], "multipliers": [1, 1]}, "training.boundaries must rise"),
+        ({"boundaries": [9, 5], "multipliers": [1, 1]}, "training.boundaries must rise"),
+        ({"schedule": "piecewise_constant"}, "piecewise_constant needs training.boundaries"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(training, words):
+    with pytest.raises(UsageError, match=words):
+        build(training=training)
+
+
+def test_settings_that_complete_each_other_are_taken():
+    build(training={"max_cost": 5.0, "price_per_hour": 1.0})
+    build(training={"schedule": "fixed", "warmup_steps": 0})
+    build(training={"schedule": "piecewise_constant", "boundaries": [1, 2], "multipliers": [0.1, 0.01]})
+
+
+def test_missing_settings_are_named():
+    with pytest.raises(UsageError, match="the setting data is missing"):
+        build_settings({})
+    with pytest.raises(UsageError, match=r"the setting data.prepared is missing"):
+        build_settings({"data": {}})
+
+
+def test_errors_name_the_file(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere.toml"):
+        load_settings(tmp_path / "nowhere.toml")
+    with pytest.raises(UsageError, match=r"run.toml is not valid TOML: .*line 1"):
+        load_settings(write_config(tmp_path, "[data\n"))
+    with pytest.raises(UsageError, match=r"run.toml: unknown key"):
+        load_settings(write_config(tmp_path, '[data]\nprepared = "x"\nmax_token = 5\n'))
+    (tmp_path / "run.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"run.toml cannot be read"):
+        load_settings(tmp_path / "run.toml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_settings(tmp_path)
+
+
+def test_defaults_are_the_seeds():
+    training = build().training
+    assert (training.learning_rate, training.warmup_steps, training.schedule) == (2.0, 8_000, "transformer")
+    assert (training.beta1, training.beta2, training.epsilon, training.label_smoothing) == (0.9, 0.997, 1e-9, 0.1)
+
+
+def test_settings_cannot_be_changed_afterwards():
+    with pytest.raises(ValidationError):
+        build().training.max_steps = 5
+
+
+def test_known_keys_are_the_fields_of_all_sections():
+    keys = known_keys()
+    assert len(keys) == len(set(keys))
+    assert {"data.prepared", "model.preset", "training.max_steps", "checkpoints.best_by"} <= set(keys)
+
+
+positive = st.floats(1e-12, 1e12)
+paths = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)
+training_values = st.fixed_dictionaries(
+    {},
+    optional={
+        "seed": st.integers(0, 2**62),
+        "max_steps": st.integers(0, 10**9),
+        "max_hours": positive,
+        "price_per_hour": positive,
+        "learning_rate": positive,
+        "precision": st.sampled_from(["fp32", "bf16", "fp16"]),
+        "label_smoothing": st.floats(0, 1, exclude_max=True),
+        "clip_norm": st.floats(0, math.inf),
+        "epsilon": st.floats(5e-324, 1.0),
+        "global_batch_tokens": st.integers(100, 10**9),
+        "virtual_workers": st.integers(1, 100),
+        "warmup_steps": st.integers(1, 10**6),
+    },
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    paths,
+    training_values,
+    st.lists(st.tuples(st.integers(1, 10**6), positive), unique_by=lambda pair: pair[0], max_size=4),
+    st.sampled_from(["loss", "bleu"]),
+)
+def test_written_settings_are_read_back_the_same(tmp_path, prepared, training, steps, best_by):
+    boundaries = [boundary for boundary, _ in sorted(steps)]
+    values = training | {"boundaries": boundaries, "multipliers": [factor for _, factor in sorted(steps)]}
+    before = build_settings({"data": {"prepared": prepared}, "training": values, "checkpoints": {"best_by": best_by}})
+    provenance = {"command": ["dragoman", prepared], "git_commit": None, "python": "3.11"}
+    after = load_settings(write_config(tmp_path, dump_settings(before, provenance)))
+    assert after == before
+
+
+def test_unset_keys_are_left_out_and_defaults_spelled_out():
+    text = dump_settings(build())
+    assert "max_hours" not in text
+    assert "learning_rate = 2.0" in text
+    assert "[provenance]" not in text

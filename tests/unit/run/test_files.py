@@ -1,0 +1,162 @@
+"""Files that appear whole or not at all, whatever happens in between."""
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_aside, write_json, write_text
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_written_file_has_its_content_and_no_neighbour(tmp_path):
+    write_text(tmp_path / "note.txt", "Grüße\n")
+    assert (tmp_path / "note.txt").read_bytes() == "Grüße\n".encode()
+    assert names_in(tmp_path) == ["note.txt"]
+
+
+def test_line_ends_stay_as_they_are(tmp_path):
+    write_text(tmp_path / "note.txt", "a\r\nb\n")
+    assert (tmp_path / "note.txt").read_bytes() == b"a\r\nb\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, OSError])
+def test_a_failure_in_the_block_leaves_nothing(tmp_path, error):
+    with pytest.raises(error), write_aside(tmp_path / "new.bin") as file:
+        file.write(b"half")
+        raise error
+    assert names_in(tmp_path) == []
+
+
+def test_a_failure_in_the_block_leaves_the_old_file(tmp_path):
+    path = tmp_path / "old.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), write_aside(path, "w") as file:
+        file.write("half of the new")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert names_in(tmp_path) == ["old.txt"]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch, function):
+    path = tmp_path / "old.txt"
+    path.write_text("old")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, function, fail)
+    monkeypatch.setattr(Path, "replace", fail if function == "replace" else Path.replace)
+    with pytest.raises(OSError, match="No space"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert names_in(tmp_path) == ["old.txt"]
+
+
+def test_the_file_is_flushed_to_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "file.txt"
+    seen = []
+
+    def watch(descriptor: int) -> None:
+        seen.append((path.exists(), os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write_text(path, "twelve bytes")
+    assert seen == [(False, 12)]
+
+
+def test_readers_see_the_old_or_the_new_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file.txt"
+    contents = {letter * 200_000 for letter in "ab"}
+    write_text(path, "a" * 200_000)
+    stop = threading.Event()
+
+    def write_alternately() -> None:
+        while not stop.is_set():
+            for content in sorted(contents):
+                write_text(path, content)
+
+    writer = threading.Thread(target=write_alternately)
+    writer.start()
+    try:
+        seen = {path.read_text() for _ in range(100)}
+    finally:
+        stop.set()
+        writer.join()
+    assert seen <= contents
+
+
+def test_a_missing_folder_is_an_ordinary_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_text(tmp_path / "nowhere" / "file.txt", "text")
+
+
+def test_json_comes_back_and_is_readable(tmp_path):
+    value = {"größe": [1, 2.5, None, True], "nested": {"a": "▁b"}}
+    write_json(tmp_path / "value.json", value)
+    assert read_json(tmp_path / "value.json") == value
+    assert "größe" in (tmp_path / "value.json").read_text(encoding="utf-8")
+
+
+def test_a_value_json_cannot_say_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "value.json", object())
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+def test_the_hash_is_that_of_the_bytes(tmp_path, size):
+    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    (tmp_path / "file").write_bytes(content)
+    assert sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_link_points_at_its_sibling_and_moves(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        replace_link(tmp_path / "latest", name)
+        assert os.readlink(tmp_path / "latest") == name  # relative, so the folder can be moved
+        assert (tmp_path / "latest").resolve() == tmp_path / name
+    assert names_in(tmp_path) == ["latest", "one", "two"]
+
+
+def test_a_link_never_vanishes_while_it_moves(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    replace_link(tmp_path / "latest", "one")
+    stop = threading.Event()
+
+    def move() -> None:
+        while not stop.is_set():
+            replace_link(tmp_path / "latest", "two")
+            replace_link(tmp_path / "latest", "one")
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        seen = {os.readlink(tmp_path / "latest") for _ in range(2_000)}
+    finally:
+        stop.set()
+        mover.join()
+    assert seen <= {"one", "two"}
+
+
+def test_what_an_earlier_crash_left_is_no_obstacle(tmp_path):
+    (tmp_path / f".latest.{os.getpid()}.partial").symlink_to("gone")
+    (tmp_path / f".file.txt.{os.getpid()}.partial").write_text("half")
+    replace_link(tmp_path / "latest", "one")
+    write_text(tmp_path / "file.txt", "whole")
+    assert names_in(tmp_path) == ["file.txt", "latest"]
+    assert (tmp_path / "file.txt").read_text() == "whole"
+
+
+def test_a_folder_can_be_flushed(tmp_path):
+    num_open = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    fsync_folder(tmp_path)
+    assert num_open == (len(os.listdir("/proc/self/fd")) if num_open else 0)

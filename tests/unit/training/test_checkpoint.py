@@ -1,0 +1,370 @@
+"""Saving and restoring: the same bits, the right ones kept, and no failure that costs an older checkpoint."""
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.world import World
+from dragoman.corpus.batching import BatchPosition, pad_pairs
+from dragoman.model.presets import ModelShape
+from dragoman.model.transformer import Transformer
+from dragoman.model.weights import load_tensors, save_tensors
+from dragoman.run.checkpoints import OPTIMIZER_FILE, STATE_FILE, newest_whole_checkpoint, verify_checkpoint
+from dragoman.run.config import CheckpointSettings, TrainingSettings
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder
+from dragoman.training import checkpoint as checkpoint_module
+from dragoman.training.checkpoint import TrainingState, is_among_best, read_state, restore_learner, save_checkpoint
+from dragoman.training.loss_scale import LossScale
+from dragoman.training.optimizer import build_optimizer, optimizer_tensors, set_learning_rate
+from dragoman.training.step import Learner
+
+SHAPE = ModelShape(8, 16, 2, 1, 1, 0.1, 0.1, 0.1, source_vocab_size=12, target_vocab_size=12)
+FINGERPRINT = "0123456789abcdef" * 4
+KEEP_ALL = CheckpointSettings(keep_last=1_000)
+
+
+def build_learner(shape: ModelShape = SHAPE, seed: int = 0, precision: str = "fp32") -> Learner:
+    torch.manual_seed(seed)
+    model = Transformer(shape)
+    settings = TrainingSettings(precision=precision)
+    optimizer = build_optimizer(model, settings)
+    set_learning_rate(optimizer, 1e-2)
+    return Learner(model, optimizer, GradientSum(model.parameters(), World()), LossScale.start(precision), settings)
+
+
+def learn(learner: Learner, steps: range) -> None:
+    for step in steps:
+        sentence = np.random.default_rng(step).integers(4, 12, 6)
+        learner.learn(step, {0: pad_pairs([sentence], [sentence])}, 7)
+
+
+def make_state(step: int, learner: Learner, evaluation: dict[str, float] | None = None) -> TrainingState:
+    return TrainingState(
+        step=step,
+        num_updates=step,
+        position=BatchPosition(2, 17),
+        loss_scale=learner.loss_scale,
+        training_seconds=12.5,
+        model=learner.model.shape,
+        data_fingerprint=FINGERPRINT,
+        evaluation=evaluation,
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """A learner that has made no update; tests that change it build their own."""
+    return build_learner()
+
+
+def save(run: RunFolder, step: int, learner: Learner, keep: CheckpointSettings = KEEP_ALL, **evaluation: float) -> Path:
+    return save_checkpoint(run, make_state(step, learner, evaluation or None), learner, keep)
+
+
+def link_target(run: RunFolder, name: str) -> str:
+    return os.readlink(run.checkpoints / name)
+
+
+# The same bits
+
+
+def test_weights_moments_and_state_come_back_bit_for_bit(run):
+    saved = build_learner()
+    learn(saved, range(3))
+    checkpoint = save(run, 3, saved, loss=1.5, bleu=20.0)
+    verify_checkpoint(checkpoint)
+    restored = build_learner(seed=99)
+    assert restore_learner(checkpoint, restored, FINGERPRINT) == make_state(3, saved, {"loss": 1.5, "bleu": 20.0})
+    for old, new in zip(saved.model.parameters(), restored.model.parameters(), strict=True):
+        assert torch.equal(old, new)
+    before, after = (optimizer_tensors(learner.model, learner.optimizer) for learner in (saved, restored))
+    assert before.keys() == after.keys()
+    assert len(before) == 2 * len(list(saved.model.parameters()))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_restored_run_goes_on_as_if_nothing_had_happened(run, precision):
+    uninterrupted = build_learner(precision=precision)
+    uninterrupted.loss_scale.value = min(uninterrupted.loss_scale.value, 256.0)  # so that fp16 updates at once
+    learn(uninterrupted, range(3))
+    checkpoint = save(run, 3, uninterrupted)
+    resumed = build_learner(seed=99, precision=precision)
+    restore_learner(checkpoint, resumed, FINGERPRINT)
+    learn(uninterrupted, range(3, 6))
+    learn(resumed, range(3, 6))
+    for old, new in zip(uninterrupted.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(old, new)
+    assert resumed.loss_scale == uninterrupted.loss_scale
+
+
+def test_a_checkpoint_before_the_first_update_can_be_restored(run, fresh):
+    checkpoint = save(run, 0, fresh)
+    restored = build_learner(seed=99)
+    assert restore_learner(checkpoint, restored, FINGERPRINT).step == 0
+    assert torch.equal(restored.model.target_embedding, fresh.model.target_embedding)
+    assert not restored.optimizer.state
+
+
+def test_the_loss_scale_is_restored(run):
+    learner = build_learner(precision="fp16")
+    learner.loss_scale = LossScale(is_dynamic=True, value=512.0, num_good_steps=77, num_skipped_steps=5)
+    checkpoint = save(run, 0, learner)
+    restored = build_learner(precision="fp16")
+    restore_learner(checkpoint, restored, FINGERPRINT)
+    assert restored.loss_scale == LossScale(is_dynamic=True, value=512.0, num_good_steps=77, num_skipped_steps=5)
+
+
+def test_the_state_is_readable_json(run, fresh):
+    checkpoint = save(run, 7, fresh, loss=2.0, bleu=1.0)
+    values = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    assert (values["step"], values["position"]) == (7, {"epoch": 2, "step_in_epoch": 17})
+    assert read_state(checkpoint) == make_state(7, fresh, {"loss": 2.0, "bleu": 1.0})
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"width": 16}, "width: 8, 16"),
+        ({"encoder_layers": 2}, "encoder_layers: 1, 2"),
+        ({"target_vocab_size": 13, "source_vocab_size": 13}, "source_vocab_size: 12, 13; target_vocab_size: 12, 13"),
+        ({"shares_vocabulary": False}, "shares_vocabulary: True, False"),
+        ({"heads": 4}, "heads: 2, 4"),  # the same matrices, cut otherwise: resuming would quietly wreck the model
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_in_words(run, fresh, changes, words):
+    checkpoint = save(run, 0, fresh)
+    with pytest.raises(UserError, match=rf"from another model \(there, here\): {words}"):
+        restore_learner(checkpoint, build_learner(dataclasses.replace(SHAPE, **changes)), FINGERPRINT)
+
+
+def test_a_resumed_run_may_change_its_dropout(run, fresh):
+    checkpoint = save(run, 0, fresh)
+    restore_learner(checkpoint, build_learner(dataclasses.replace(SHAPE, dropout=0.4)), FINGERPRINT)
+
+
+def test_a_checkpoint_of_other_data_is_refused_in_words(run, fresh):
+    checkpoint = save(run, 0, fresh)
+    with pytest.raises(UserError, match=r"other prepared data \(0123456789ab\).*data.prepared now holds \(fedc"):
+        restore_learner(checkpoint, build_learner(), "fedc" * 16)
+
+
+def test_a_refused_checkpoint_changes_no_weight(run, fresh):
+    checkpoint = save(run, 0, fresh)
+    other = build_learner(seed=5)
+    before = other.model.target_embedding.detach().clone()
+    with pytest.raises(UserError):
+        restore_learner(checkpoint, other, "other")
+    assert torch.equal(other.model.target_embedding, before)
+
+
+def test_a_moment_that_is_missing_is_named(run):
+    learner = build_learner()
+    learn(learner, range(1))
+    checkpoint = save(run, 1, learner)
+    moments = load_tensors(checkpoint / OPTIMIZER_FILE)
+    del moments["exp_avg_sq/decoder.norm.bias"]
+    save_tensors(checkpoint / OPTIMIZER_FILE, moments)
+    with pytest.raises(UserError, match=r"optimizer.safetensors has no tensor 'exp_avg_sq/decoder.norm.bias'"):
+        restore_learner(checkpoint, build_learner(), FINGERPRINT)
+
+
+@pytest.mark.parametrize("change", [{"format_version": 2}, {"stray": 1}, {"position": None}, {"model": {"width": 8}}])
+def test_a_state_of_another_make_is_refused_by_name(run, fresh, change):
+    checkpoint = save(run, 0, fresh)
+    values = json.loads((checkpoint / STATE_FILE).read_text())
+    (checkpoint / STATE_FILE).write_text(json.dumps(values | change))
+    with pytest.raises(UserError, match=r"state.json cannot be read"):
+        read_state(checkpoint)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", "3"])
+def test_a_state_that_is_none_is_refused_by_name(run, fresh, content):
+    checkpoint = save(run, 0, fresh)
+    (checkpoint / STATE_FILE).write_text(content)
+    with pytest.raises(UserError, match=r"state.json cannot be read"):
+        read_state(checkpoint)
+
+
+# What is kept
+
+
+def test_the_last_ones_are_kept_and_latest_points_at_the_newest(run, fresh):
+    keep = CheckpointSettings(keep_last=2, keep_best=0)
+    for step in (10, 20, 30, 40):
+        save(run, step, fresh, keep)
+        assert link_target(run, "latest") == f"step-{step:08d}"
+    assert run.checkpoint_steps() == [30, 40]
+    assert not (run.checkpoints / "best").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("best_by", "figures", "best"),
+    [
+        ("loss", [3.0, 1.0, 2.0, 4.0, 5.0], [20]),
+        ("bleu", [3.0, 1.0, 9.0, 4.0, 5.0], [30]),
+    ],
+)
+def test_the_best_one_is_kept_besides_the_last(run, fresh, best_by, figures, best):
+    keep = CheckpointSettings(keep_last=1, keep_best=1, best_by=best_by)
+    for step, figure in zip((10, 20, 30, 40, 50), figures, strict=True):
+        other = {"loss": "bleu", "bleu": "loss"}[best_by]
+        save(run, step, fresh, keep, **{best_by: figure, other: 0.0})
+    assert run.checkpoint_steps() == [*best, 50]
+    assert link_target(run, "best") == f"step-{best[0]:08d}"
+
+
+def test_several_best_are_kept_and_the_link_points_at_the_first_of_them(run, fresh):
+    keep = CheckpointSettings(keep_last=1, keep_best=2, best_by="bleu")
+    for step, bleu in ((10, 5.0), (20, 30.0), (30, 7.0), (40, 20.0), (50, 1.0), (60, 2.0)):
+        save(run, step, fresh, keep, loss=1.0, bleu=bleu)
+    assert run.checkpoint_steps() == [20, 40, 60]
+    assert link_target(run, "best") == "step-00000020"
+
+
+def test_checkpoints_that_were_not_judged_are_never_the_best(run, fresh):
+    keep = CheckpointSettings(keep_last=1, keep_best=1)
+    save(run, 10, fresh, keep)
+    save(run, 20, fresh, keep, loss=5.0, bleu=0.0)
+    save(run, 30, fresh, keep)
+    save(run, 40, fresh, keep)
+    assert run.checkpoint_steps() == [20, 40]
+    assert link_target(run, "best") == "step-00000020"
+
+
+def test_of_equals_the_earlier_stays_best(run, fresh):
+    keep = CheckpointSettings(keep_last=1, keep_best=1)
+    for step in (10, 20, 30):
+        save(run, step, fresh, keep, loss=2.0, bleu=0.0)
+    assert link_target(run, "best") == "step-00000010"
+
+
+@pytest.mark.parametrize(
+    ("best_by", "evaluation", "expected"),
+    [
+        ("loss", {"loss": 1.9, "bleu": 0.0}, True),
+        ("loss", {"loss": 2.0, "bleu": 99.0}, False),
+        ("loss", {"loss": 2.1, "bleu": 99.0}, False),
+        ("bleu", {"loss": 9.9, "bleu": 30.1}, True),
+        ("bleu", {"loss": 0.1, "bleu": 30.0}, False),
+    ],
+)
+def test_whether_a_step_deserves_to_be_kept(run, fresh, best_by, evaluation, expected):
+    save(run, 10, fresh, loss=2.0, bleu=30.0)
+    assert is_among_best(run, evaluation, CheckpointSettings(best_by=best_by, keep_best=1)) is expected
+    assert is_among_best(run, evaluation, CheckpointSettings(best_by=best_by, keep_best=2))
+    assert not is_among_best(run, evaluation, CheckpointSettings(best_by=best_by, keep_best=0))
+
+
+def test_the_checkpoint_just_written_is_never_the_one_removed(run, fresh):
+    """A resumed run that passed over a damaged newer checkpoint saves steps below it, on SIGTERM for example."""
+    keep = CheckpointSettings(keep_last=1, keep_best=1)
+    save(run, 20, fresh, loss=1.0, bleu=1.0)
+    save(run, 30, fresh)
+    (run.checkpoint(30) / OPTIMIZER_FILE).write_bytes(b"damaged")
+    assert newest_whole_checkpoint(run, lambda _: None) == run.checkpoint(20)
+    written = save(run, 25, fresh, keep)
+    assert written.is_dir()
+    assert newest_whole_checkpoint(run, lambda _: None) == run.checkpoint(25)
+    assert (run.checkpoints / "latest").exists()
+
+
+def test_a_step_that_is_passed_again_is_written_anew(run, fresh):
+    save(run, 10, fresh)
+    (run.checkpoint(10) / STATE_FILE).write_text("damaged")
+    save(run, 10, fresh, loss=1.0, bleu=2.0)
+    verify_checkpoint(run.checkpoint(10))
+    assert read_state(run.checkpoint(10)).evaluation == {"loss": 1.0, "bleu": 2.0}
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["best", "latest", "step-00000010"]
+
+
+def test_what_an_earlier_crash_left_is_no_obstacle(run, fresh):
+    for name in (".step-00000010.partial", ".step-00000010.old"):
+        (run.checkpoints / name).mkdir(parents=True)
+        (run.checkpoints / name / "rubbish").write_text("half")
+    assert run.checkpoint_steps() == []
+    save(run, 10, fresh)
+    verify_checkpoint(run.checkpoint(10))
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["latest", "step-00000010"]
+
+
+# A full disk
+
+
+def fail_with(number: int):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("function", ["save_tensors", "write_json", "sha256", "fsync_folder"])
+def test_a_full_disk_is_one_sentence_and_costs_no_older_checkpoint(run, fresh, monkeypatch, function):
+    save(run, 10, fresh)
+    before = {path.name: path.read_bytes() for path in run.checkpoint(10).iterdir()}
+    monkeypatch.setattr(checkpoint_module, function, fail_with(errno.ENOSPC))
+    with pytest.raises(
+        UserError, match="checkpoint of step 20 could not be written to .*: there is no space left on the disk"
+    ):
+        save(run, 20, fresh, CheckpointSettings(keep_last=1))
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["latest", "step-00000010"]
+    assert {path.name: path.read_bytes() for path in run.checkpoint(10).iterdir()} == before
+    verify_checkpoint(run.checkpoint(10))
+    assert link_target(run, "latest") == "step-00000010"
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_file_leaves_no_trace(run, fresh, monkeypatch):
+    save(run, 10, fresh)
+    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC))
+    with pytest.raises(UserError, match="no space left"):
+        save(run, 20, fresh)
+    monkeypatch.undo()
+    assert run.checkpoint_steps() == [10]
+    save(run, 20, fresh)
+    verify_checkpoint(run.checkpoint(20))
+
+
+def test_a_full_disk_at_the_very_last_link_is_told_like_any_other(run, fresh, monkeypatch):
+    """`best` is moved after everything else; the sentence must be the same, not a traceback."""
+    whole = checkpoint_module.replace_link
+
+    def fail_for_best(link: Path, target_name: str) -> None:
+        if link.name == "best":
+            fail_with(errno.ENOSPC)()
+        whole(link, target_name)
+
+    monkeypatch.setattr(checkpoint_module, "replace_link", fail_for_best)
+    with pytest.raises(UserError, match="no space left"):
+        save(run, 10, fresh, loss=1.0, bleu=1.0)
+
+
+def test_another_trouble_of_the_disk_is_told_by_its_name(run, fresh, monkeypatch):
+    monkeypatch.setattr(checkpoint_module, "save_tensors", fail_with(errno.EROFS))
+    with pytest.raises(UserError, match="step 20 could not be written to .*: Read-only file system"):
+        save(run, 20, fresh)
+
+
+def test_where_the_folder_is_a_file_this_is_told(run, fresh):
+    run.path.mkdir()
+    run.checkpoints.write_text("not a folder")
+    with pytest.raises(UserError, match="step 20 could not be written"):
+        save(run, 20, fresh)
+    assert run.checkpoints.read_text() == "not a folder"
+    shutil.rmtree(run.path)

@@ -1,0 +1,83 @@
+"""Settings chosen for somebody's own text: always valid, never absurd, each with its reason."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.model.presets import load_preset
+from dragoman.run.config import load_settings
+from dragoman.run.errors import UsageError
+from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices, settings_for
+
+sizes = st.builds(lambda pairs, tokens: CorpusSize(pairs, pairs * tokens), st.integers(1, 10**8), st.integers(1, 60))
+machines = st.builds(Machine, num_cores=st.integers(1, 256), num_gpus=st.integers(0, 64))
+LAPTOP = Machine(num_cores=2, num_gpus=0)
+
+
+def choose(num_pairs: int, machine: Machine = LAPTOP):
+    return choose_settings(CorpusSize(num_pairs, 25 * num_pairs), machine, Path("prepared"))
+
+
+@given(sizes, machines)
+def test_whatever_the_corpus_the_choices_are_valid_settings(size, machine):
+    tables, reasons = choose_settings(size, machine, Path("prepared"))
+    chosen = settings_for(tables, [])
+    load_preset(chosen.model.preset)
+    assert all(reason.strip() for reason in reasons)
+    assert chosen.training.virtual_workers >= max(1, machine.num_gpus)
+    assert chosen.training.warmup_steps < chosen.training.max_steps
+    assert chosen.training.log_every <= chosen.evaluation.evaluate_every <= chosen.training.max_steps
+    assert chosen.checkpoints.save_every <= chosen.training.max_steps
+
+
+@given(sizes, machines)
+def test_no_pair_is_left_out_because_of_the_chosen_budget_on_a_cpu(size, machine):
+    if machine.num_gpus > 4:
+        return
+    chosen = settings_for(choose_settings(size, machine, Path("prepared"))[0], [])
+    assert chosen.training.global_batch_tokens // chosen.training.virtual_workers >= chosen.data.max_tokens
+
+
+@pytest.mark.parametrize(
+    ("num_pairs", "num_gpus", "preset", "dropout"),
+    [
+        (1_000, 0, "tiny", 0.3),
+        (4_999, 0, "tiny", 0.3),
+        (5_000, 0, "small", 0.3),
+        (50_000, 0, "small", 0.2),
+        (500_000, 0, "small", 0.1),
+        (50_000, 4, "small", 0.2),
+        (100_000, 1, "transformer-base", 0.2),
+        (4_500_000, 4, "transformer-base", 0.1),
+    ],
+)
+def test_the_model_grows_with_the_corpus_and_the_machine(num_pairs, num_gpus, preset, dropout):
+    tables, _ = choose(num_pairs, Machine(8, num_gpus))
+    assert tables["model"] == {"preset": preset, "dropout": dropout}
+
+
+def test_reasons_speak_of_the_corpus_and_the_machine():
+    _, reasons = choose(12_345)
+    assert "12,345 training pairs on 2 CPU cores" in reasons[0]
+    assert "1 GPU." in choose(12_345, Machine(8, 1))[1][0]
+    assert "2 GPUs." in choose(12_345, Machine(8, 2))[1][0]
+
+
+def test_the_description_is_a_config_file_with_its_reasons(tmp_path):
+    tables, reasons = choose(12_345)
+    text = describe_choices(tables, reasons)
+    assert tomllib.loads(text) == tables
+    assert all(f"# {reason}\n" in text for reason in reasons)
+    (tmp_path / "chosen.toml").write_text(text, encoding="utf-8")
+    assert load_settings(tmp_path / "chosen.toml") == settings_for(tables, [])
+
+
+def test_a_persons_own_settings_win():
+    tables, _ = choose(12_345)
+    chosen = settings_for(tables, ["training.max_steps=77", "model.preset=tiny"])
+    assert (chosen.training.max_steps, chosen.model.preset) == (77, "tiny")
+    with pytest.raises(UsageError, match=r"did you mean 'training.max_steps'"):
+        settings_for(tables, ["training.max_step=77"])
