@@ -16,7 +16,10 @@ from dragoman.translation.beam_search import SearchSettings
 def plain_beam_search(
     model: ReferenceTransformer, source_BS: Tensor, source_lengths_B: Tensor, settings: SearchSettings, num_pieces: int
 ) -> list[list[int]]:
-    """The best output of each source, without BOS and EOS; finished hypotheses stay in the beam, ending in PAD."""
+    """The best output of each source, without BOS and EOS.
+
+    Finished hypotheses stay in the beam, ending in PAD; the search stops once no source can find a better one.
+    """
     B, W = source_BS.shape[0], settings.beam_size
     source = source_BS.repeat_interleave(W, 0)
     memory = model.encode(source_BS).repeat_interleave(W, 0)
@@ -37,11 +40,17 @@ def plain_beam_search(
         was_over_BW = is_over_BW.gather(1, parent_BW)
         length_BW = torch.where(was_over_BW, length_BW.gather(1, parent_BW), float(step))
         is_over_BW = was_over_BW | (piece_BW == EOS_ID) | (step >= max_length_B1)
-        if is_over_BW.all():
+        ended_score_BW = (log_p_BW / _penalty(length_BW, settings)).masked_fill(~is_over_BW, -torch.inf)
+        best_hope_BW = (log_p_BW / _penalty(max_length_B1, settings)).masked_fill(is_over_BW, -torch.inf)
+        if (ended_score_BW.amax(1) >= best_hope_BW.amax(1)).all():
             break
-    score_BW = log_p_BW / ((5 + length_BW) / 6) ** settings.length_penalty
-    best_BT = token_BWT[torch.arange(B), score_BW.argmax(1), 1:]
+    best_BT = token_BWT[torch.arange(B), ended_score_BW.argmax(1), 1:]
     return [[piece for piece in row if piece not in (EOS_ID, PAD_ID)] for row in best_BT.tolist()]
+
+
+def _penalty(length: Tensor, settings: SearchSettings) -> Tensor:
+    penalty: Tensor = ((5 + length) / 6) ** settings.length_penalty
+    return penalty
 
 
 def _forbid(next_BWV: Tensor, is_over_BW: Tensor, num_pieces: int) -> None:

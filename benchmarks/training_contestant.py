@@ -17,10 +17,10 @@ from dragoman.cluster.world import World
 from dragoman.corpus.batching import BatchStream, MicroBatch, StepPlan
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.run.config import Settings, build_settings
+from dragoman.training.cpu import keep_freed_memory
 from dragoman.training.optimizer import set_learning_rate
 from dragoman.training.schedule import build_schedule
 from dragoman.training.trainer import batch_settings, build_learner
-from dragoman.training.worker import keep_freed_memory
 
 GLOBAL_BATCH_TOKENS = 4_096
 MATMUL_SIZE = 2_048

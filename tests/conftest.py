@@ -1,9 +1,14 @@
-"""Settings of all tests: one thread, kernels every machine can run, and no time limit for a single example."""
+"""Settings of all tests, and what tests of the whole program share."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from program import Run, run_dragoman
+
+from dragoman.corpus.builtin import write_builtin_corpus
+from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
 
 settings.register_profile("dragoman", deadline=None)  # the machine may be busy
 settings.load_profile("dragoman")
@@ -23,3 +28,62 @@ def _plain_torch() -> None:
         environment.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
         square = torch.ones(64, 64, dtype=torch.bfloat16)
         square @ square
+
+
+@pytest.fixture(scope="session")
+def dragoman() -> Run:
+    return run_dragoman
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 pairs of the built-in corpus, prepared; tests must not change it."""
+    folder = tmp_path_factory.mktemp("shared")
+    corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=20, num_test=20)
+    request = PrepareRequest(
+        [corpus.train.source],
+        [corpus.train.target],
+        folder / "prepared",
+        [corpus.dev.source],
+        [corpus.dev.target],
+        [corpus.test.source],
+        [corpus.test.target],
+        vocab_size=500,
+    )
+    prepare_corpus(request, say=lambda _: None)
+    return folder / "prepared"
+
+
+@pytest.fixture
+def config(tmp_path: Path, prepared: Path) -> Path:
+    """A run of seconds: a tiny model with dropout, every step logged."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f"""
+[data]
+prepared = "{prepared}"
+[model]
+preset = "tiny"
+width = 32
+feed_forward = 64
+[training]
+max_steps = 50
+global_batch_tokens = 800
+virtual_workers = 4
+schedule = "fixed"
+learning_rate = 3e-3
+warmup_steps = 10
+log_every = 1
+sample_every = 20
+[evaluation]
+evaluate_every = 1000
+max_sentences = 4
+beam_size = 2
+[checkpoints]
+save_every = 7
+keep_last = 2
+keep_best = 0
+""",
+        encoding="utf-8",
+    )
+    return path

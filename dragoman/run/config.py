@@ -1,6 +1,6 @@
 """The settings of a run: defaults <- TOML file <- `--set section.key=value`, checked once, then frozen.
 
-The comment under a field is its documentation; docs/configuration.md is written from them.
+The text under a field is its documentation; docs/write_configuration.py makes docs/configuration.md of it.
 """
 
 import tomllib
@@ -43,14 +43,21 @@ class ModelSettings(Section):
     preset: str = "small"
     """One of `dragoman presets`."""
     width: Count | None = None
+    """Of embeddings and layers (d_model)."""
     feed_forward: Count | None = None
+    """Width inside the feed-forward part."""
     heads: Count | None = None
+    """Attention heads; must divide the width."""
     encoder_layers: Count | None = None
+    """Layers over the source."""
     decoder_layers: Count | None = None
+    """Layers over the target."""
     dropout: Fraction | None = None
     """On the residual stream and the embeddings."""
     attention_dropout: Fraction | None = None
+    """On attention weights."""
     relu_dropout: Fraction | None = None
+    """After the ReLU of the feed-forward part."""
 
 
 class TrainingSettings(Section):
@@ -73,15 +80,17 @@ class TrainingSettings(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the matrix products; weights and their sums stay fp32. fp16 scales the loss dynamically."""
     label_smoothing: Fraction = 0.1
+    """Share of the target's probability spread over the whole vocabulary."""
     clip_norm: Annotated[float, Field(ge=0)] = 1.0
     """Longest gradient allowed, of the mean loss; 0 switches clipping off."""
     learning_rate: Positive = 2.0
     """Of the schedule: for "transformer" a factor (2.0 peaks at 9.9e-4 for base), otherwise the rate itself."""
     schedule: Schedule = "transformer"
+    """transformer, fixed, piecewise_constant, exponential, polynomial, cosine or inverse_polynomial."""
     warmup_steps: Annotated[int, Field(ge=0)] = 8_000
     """Steps of linear rise; for "transformer" the step of the peak."""
     decay_steps: Count | None = None
-    """exponential: steps per decay; polynomial and cosine: steps until the minimum. Default: to max_steps."""
+    """exponential: steps per decay; polynomial, cosine: steps to the minimum. Default: what is left after warm-up."""
     decay_rate: Positive = 0.5
     """exponential: factor per decay_steps."""
     decay_power: Positive = 1.0
@@ -95,8 +104,11 @@ class TrainingSettings(Section):
     maximum_learning_rate: Positive | None = None
     """Cap over any schedule."""
     beta1: Fraction = 0.9
+    """Adam's memory of gradients."""
     beta2: Fraction = 0.997
+    """Adam's memory of their squares."""
     epsilon: Positive = 1e-9
+    """Adam's guard against division by zero."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled (AdamW), on matrices only; 0 makes it Adam."""
     log_every: Count = 50
@@ -131,6 +143,7 @@ class EvaluationSettings(Section):
     max_sentences: Count | None = None
     """Translate only the first so many dev sentences for BLEU; the loss always takes all."""
     beam_size: Count = 4
+    """Hypotheses kept while searching."""
     length_penalty: Annotated[float, Field(ge=0)] = 0.6
     """Exponent alpha of ((5 + length) / 6)^alpha."""
 
@@ -141,8 +154,11 @@ class CheckpointSettings(Section):
     save_every: Count = 1_000
     """Steps between checkpoints; one more is made at the start, at the end and on SIGTERM or Ctrl-C."""
     keep_last: Count = 3
+    """Newest checkpoints kept."""
     keep_best: Annotated[int, Field(ge=0)] = 1
+    """Best checkpoints kept besides, by evaluation."""
     best_by: Literal["loss", "bleu"] = "loss"
+    """What makes a checkpoint the best: evaluation loss or BLEU."""
 
 
 class Settings(Section):

@@ -4,7 +4,6 @@ It continues from the newest whole checkpoint and starts afresh where there is n
 other instructions than the first one had.
 """
 
-import ctypes
 import os
 import sys
 import traceback
@@ -24,6 +23,7 @@ from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.training.checkpoint import read_state
+from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
 from dragoman.training.trainer import Trainer
 
 
@@ -31,6 +31,7 @@ def main() -> None:
     """Runs one rank; a failure is recorded for the launcher, which tells the first cause once."""
     run = RunFolder(Path(sys.argv[1]))
     keep_freed_memory()
+    avoid_trapping_kernels()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     world = join_world()
     try:
@@ -68,21 +69,6 @@ def record_failure(run: RunFolder, world: World, error: Exception) -> None:
     first_line = (str(error).splitlines() or [""])[0]
     text = f"Worker {world.rank} failed: {type(error).__name__}: {first_line} Details are in {details}."
     report_failure(text, is_plain=False)
-
-
-def keep_freed_memory() -> None:
-    """Tells glibc to keep freed memory; does nothing on other C libraries.
-
-    Each step frees and takes the same large blocks. Handed back to the system, they return as fresh pages, zeroed
-    one by one: a quarter of a CPU step.
-    """
-    trim_threshold, mmap_max = -1, -4
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(mmap_max, 0)
-        libc.mallopt(trim_threshold, 2**31 - 1)
-    except (OSError, AttributeError):
-        return
 
 
 if __name__ == "__main__":

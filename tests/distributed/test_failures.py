@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import psutil
-from conftest import Run
+from program import Run
 from test_resume import start, wait_for_step
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Run, dragoman_command, read_records, train_losses
+from program import Run, dragoman_command, read_records, train_losses
 
 SEED = random.randrange(10**6)  # another step each time; printed where a test fails
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import Run, read_records, train_losses
+from program import Run, read_records, train_losses
 
 
 def test_one_two_and_four_workers_learn_the_same(dragoman: Run, config: Path, tmp_path: Path):

@@ -64,10 +64,13 @@ def test_loading_keeps_the_parameters_themselves(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"width": 16}, "is from another model: .* is 10 × 8|8 × 8|16 × 8|8.*expected"),
+        ({"width": 16}, "decoder.layers.0.attention.output.weight is 8 × 8 float32, expected 16 × 16 float32"),
         ({"encoder_layers": 2}, "encoder.layers.1.* is absent, expected"),
-        ({"target_vocab_size": 12, "source_vocab_size": 12}, "target_embedding is 10 × 8, expected 12 × 8"),
-        ({"shares_vocabulary": False}, "source_embedding is absent, expected 10 × 8"),
+        (
+            {"target_vocab_size": 12, "source_vocab_size": 12},
+            "target_embedding is 10 × 8 float32, expected 12 × 8 float32",
+        ),
+        ({"shares_vocabulary": False}, "source_embedding is absent, expected 10 × 8 float32"),
     ],
 )
 def test_weights_of_another_model_are_refused_by_name_and_size(tmp_path, changes, words):
@@ -80,7 +83,7 @@ def test_weights_of_another_model_are_refused_by_name_and_size(tmp_path, changes
 def test_a_tensor_too_many_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     save_tensors(path, named_weights(Transformer(SHAPE)) | {"stray": torch.zeros(3)})
-    with pytest.raises(UserError, match="stray is 3, expected absent"):
+    with pytest.raises(UserError, match="stray is 3 float32, expected absent"):
         load_weights(Transformer(SHAPE), path)
 
 
@@ -88,7 +91,7 @@ def test_weights_of_another_number_type_are_refused(tmp_path):
     """`load_weights` promises that number types fit exactly; halved ones would be taken for the saved ones."""
     path = tmp_path / "model.safetensors"
     save_tensors(path, {name: weight.half() for name, weight in named_weights(Transformer(SHAPE)).items()})
-    with pytest.raises(UserError, match="float16|another"):
+    with pytest.raises(UserError, match=r"is 8 × 8 float16, expected 8 × 8 float32"):
         load_weights(Transformer(SHAPE), path)
 
 
@@ -103,7 +106,7 @@ def test_a_refused_file_changes_no_weight(tmp_path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere.safetensors is missing"):
+    with pytest.raises(UserError, match=r"nowhere.safetensors is missing"):
         load_tensors(tmp_path / "nowhere.safetensors")
 
 
@@ -112,7 +115,7 @@ def test_a_cut_off_file_is_named(tmp_path, keep):
     path = tmp_path / "cut.safetensors"
     save_tensors(path, {"weight": torch.randn(20, 20)})
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(UserError, match="cut.safetensors is not a readable safetensors file"):
+    with pytest.raises(UserError, match=r"cut.safetensors is not a readable safetensors file"):
         load_tensors(path)
 
 

@@ -135,7 +135,7 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_key(override, words):
 @pytest.mark.parametrize("override", ["training.max_steps=true", "training.learning_rate=true", "training.seed=false"])
 def test_a_truth_value_is_no_number(override):
     """`max_steps = true` would otherwise train one step without a word."""
-    with pytest.raises(UsageError, match="true|True|false|False"):
+    with pytest.raises(UsageError, match=r"true|True|false|False"):
         build(override)
 
 

@@ -59,7 +59,7 @@ def test_an_existing_run_opens(tmp_path):
 
 
 def test_what_is_no_run_is_said(tmp_path):
-    with pytest.raises(UserError, match="There is no run folder .*nowhere"):
+    with pytest.raises(UserError, match=r"There is no run folder .*nowhere"):
         open_run(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"is not a run folder: it has no config.toml"):
         open_run(tmp_path)

@@ -76,7 +76,7 @@ def save(run: RunFolder, step: int, learner: Learner, keep: CheckpointSettings =
 
 
 def link_target(run: RunFolder, name: str) -> str:
-    return os.readlink(run.checkpoints / name)
+    return str((run.checkpoints / name).readlink())
 
 
 # The same bits
@@ -321,7 +321,7 @@ def test_a_full_disk_is_one_sentence_and_costs_no_older_checkpoint(run, fresh, m
     before = {path.name: path.read_bytes() for path in run.checkpoint(10).iterdir()}
     monkeypatch.setattr(checkpoint_module, function, fail_with(errno.ENOSPC))
     with pytest.raises(
-        UserError, match="checkpoint of step 20 could not be written to .*: there is no space left on the disk"
+        UserError, match=r"checkpoint of step 20 could not be written to .*: there is no space left on the disk"
     ):
         save(run, 20, fresh, CheckpointSettings(keep_last=1))
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["latest", "step-00000010"]
@@ -357,7 +357,7 @@ def test_a_full_disk_at_the_very_last_link_is_told_like_any_other(run, fresh, mo
 
 def test_another_trouble_of_the_disk_is_told_by_its_name(run, fresh, monkeypatch):
     monkeypatch.setattr(checkpoint_module, "save_tensors", fail_with(errno.EROFS))
-    with pytest.raises(UserError, match="step 20 could not be written to .*: Read-only file system"):
+    with pytest.raises(UserError, match=r"step 20 could not be written to .*: Read-only file system"):
         save(run, 20, fresh)
 
 

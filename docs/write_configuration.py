@@ -1,0 +1,47 @@
+"""Writes docs/configuration.md from the settings themselves: `python docs/write_configuration.py`."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from dragoman.run.config import Settings
+
+PAGE = Path(__file__).with_name("configuration.md")
+HEAD = """# Settings of a run
+
+Defaults ← TOML file ← `--set section.key=value`. An unknown key is an error that names the nearest known one.
+`config.toml` in the run folder has every setting spelled out. Model sizes that are not set come from the preset.
+This page is written from `dragoman/run/config.py` by `docs/write_configuration.py`.
+"""
+
+
+def describe_settings() -> str:
+    """The page: a table per section."""
+    sections = [_describe_section(name, field.annotation) for name, field in Settings.model_fields.items()]
+    return "\n".join([HEAD, *sections])
+
+
+def _describe_section(name: str, section: Any) -> str:
+    rows = [
+        f"| `{key}` | {_default(field)} | {field.description or ''} |" for key, field in section.model_fields.items()
+    ]
+    return "\n".join([f"## `[{name}]`", "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    match field.default:
+        case None:
+            return "–"
+        case bool():
+            return f"`{str(field.default).lower()}`"
+        case tuple():
+            return f"`{list(field.default)}`"
+        case _:
+            return f"`{field.default}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(describe_settings(), encoding="utf-8")

@@ -1,0 +1,68 @@
+"""The commands as people type them."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from program import Run, read_records, run_dragoman
+
+
+def test_help_is_quick_and_imports_no_torch():
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        run_dragoman("--help")
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 0.3
+    script = "import sys, dragoman.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_every_command_has_help_with_an_example(dragoman: Run):
+    for command in ("demo", "prepare", "train", "evaluate", "translate", "presets", "data builtin", "data reversal"):
+        assert "Example" in dragoman(*command.split(), "--help").stdout
+
+
+def test_presets_as_json(dragoman: Run):
+    rows = {row["name"]: row for row in json.loads(dragoman("presets", "--json").stdout)}
+    assert rows["transformer-base"]["parameters"] == 60_880_896
+    assert {"transformer-big", "small", "tiny"} < rows.keys()
+    assert [rows["small"][key] for key in ("width", "feed_forward", "heads", "encoder_layers")] == [256, 1024, 4, 3]
+
+
+def test_wrong_usage_ends_with_code_2(dragoman: Run):
+    assert "Nothing to train" in dragoman("train", code=2).stderr
+    dragoman("translate", code=2)
+    dragoman("no-such-command", code=2)
+
+
+def test_two_text_files_become_a_judged_translator(dragoman: Run, tmp_path: Path):
+    dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 400)
+    run = tmp_path / "run"
+    done = dragoman(
+        "train", "--source", tmp_path / "corpus/train.en", "--target", tmp_path / "corpus/train.de", "--workers", 2,
+        "--run-dir", run, "--set", "training.max_steps=60", "--set", "evaluation.evaluate_every=30",
+        "--set", "model.width=32",
+    )  # fmt: skip
+    assert "Model tiny" in done.stdout
+    assert "held-out test pairs" in done.stdout
+    assert "nrefs:1|case:mixed" in done.stdout
+    assert 'preset = "tiny"' in (run / "chosen.toml").read_text()
+    assert [record["step"] for record in read_records(run, "evaluation")] == [30, 60]
+
+    source = (run / "prepared/test.source.txt").read_text()
+    translated = dragoman("translate", run, input="\n" + source, encoding=None).stdout.split("\n")
+    assert translated[0] == ""
+    assert len(translated) == source.count("\n") + 2
+    one_by_one = dragoman("translate", run, run / "prepared/test.source.txt", "--beam-size", 1)
+    assert one_by_one.stdout.count("\n") == source.count("\n")
+
+    figures = json.loads(dragoman("evaluate", run, "--json").stdout)
+    by_files = dragoman(
+        "evaluate", run, "--source", run / "prepared/test.source.txt",
+        "--reference", run / "prepared/test.target.txt", "--json",
+    )  # fmt: skip
+    assert json.loads(by_files.stdout)["bleu"] == figures["bleu"]
+    assert figures["signature"].startswith("nrefs:1|")
