@@ -231,9 +231,8 @@ def _hold_out(splits: dict[SplitName, _Split], asked: int | None, random: np.ran
     candidates = (train.pairs[index] for index in random.permutation(num_pairs).tolist())
     for name in missing:
         splits[name] = _Split(_draw(candidates, size, taken), train.reader, is_held_out=True)
-    say(
-        f"Held out {size:,} pair{'s' if size > 1 else ''} for {' and '.join(missing)}{' each' if len(missing) > 1 else ''}."
-    )
+    plural, each = ("s" if size > 1 else ""), (" each" if len(missing) > 1 else "")
+    say(f"Held out {size:,} pair{plural} for {' and '.join(missing)}{each}.")
 
 
 def _sentences_of(splits: dict[SplitName, _Split]) -> _Sentences:

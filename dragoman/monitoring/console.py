@@ -14,7 +14,7 @@ class RunConsole:
 
     def __init__(self, log: Path, num_steps: int) -> None:
         self._log = log.open("a", encoding="utf-8", newline="\n")
-        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True, markup=False)
+        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True, markup=False, emoji=False)
         self._is_terminal = self._console.is_terminal
         self._progress = Progress(
             TextColumn("step {task.completed}/{task.total}"),

@@ -1,6 +1,7 @@
 """Where records of a run are kept: metrics.jsonl, and TensorBoard under the seeds' tag names."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -31,13 +32,18 @@ class MetricsFile:
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """One record on one line."""
-        record = {"time": time.time(), "kind": kind, "step": step} | figures
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        record = {"time": time.time(), "kind": kind, "step": step} | {k: _finite(v) for k, v in figures.items()}
+        self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         """Nothing more comes."""
         self._file.close()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for NaN and infinity: null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _end_last_line(path: Path) -> None:

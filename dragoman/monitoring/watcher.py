@@ -123,5 +123,5 @@ class RunWatcher:
 
 def seeds_duration(seconds: float) -> str:
     """A duration as the seeds' log prints it: 0:00:1.946, seconds not padded."""
-    minutes, rest = divmod(seconds, 60)
+    minutes, rest = divmod(round(seconds, 3), 60)
     return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:.3f}"

@@ -14,9 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from dragoman.run.errors import UsageError
 from dragoman.run.toml import dump_toml
 
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# Strict: `true` is not 1, and "5" is not 5.
+Fraction = Annotated[float, Field(ge=0, lt=1, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+CountOrZero = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Schedule = Literal[
     "transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"
 ]
@@ -33,7 +36,7 @@ class DataSettings(Section):
 
     prepared: Path
     """Folder that `dragoman prepare` wrote."""
-    max_tokens: Annotated[int, Field(ge=2)] = 256
+    max_tokens: Annotated[int, Field(ge=2, strict=True)] = 256
     """Pairs with a side of more pieces (end mark included) are left out of training, and counted."""
 
 
@@ -63,9 +66,9 @@ class ModelSettings(Section):
 class TrainingSettings(Section):
     """[training]: how to learn."""
 
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: CountOrZero = 1
     """Decides the initial weights, the order of sentences and every dropout mask."""
-    max_steps: Annotated[int, Field(ge=0)] = 100_000
+    max_steps: CountOrZero = 100_000
     """Optimizer updates after which the run ends."""
     max_hours: Positive | None = None
     """Hours of training, over all restarts, after which the run ends."""
@@ -81,13 +84,13 @@ class TrainingSettings(Section):
     """Type of the matrix products; weights and their sums stay fp32. fp16 scales the loss dynamically."""
     label_smoothing: Fraction = 0.1
     """Share of the target's probability spread over the whole vocabulary."""
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    clip_norm: NotNegative = 1.0
     """Longest gradient allowed, of the mean loss; 0 switches clipping off."""
     learning_rate: Positive = 2.0
     """Of the schedule: for "transformer" a factor (2.0 peaks at 9.9e-4 for base), otherwise the rate itself."""
     schedule: Schedule = "transformer"
     """transformer, fixed, piecewise_constant, exponential, polynomial, cosine or inverse_polynomial."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 8_000
+    warmup_steps: CountOrZero = 8_000
     """Steps of linear rise; for "transformer" the step of the peak."""
     decay_steps: Count | None = None
     """exponential: steps per decay; polynomial, cosine: steps to the minimum. Default: what is left after warm-up."""
@@ -99,7 +102,7 @@ class TrainingSettings(Section):
     """piecewise_constant: steps at which the rate changes…"""
     multipliers: tuple[Positive, ...] = ()
     """piecewise_constant: …and the factors on learning_rate from there on."""
-    minimum_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    minimum_learning_rate: NotNegative = 0.0
     """Where polynomial and cosine end."""
     maximum_learning_rate: Positive | None = None
     """Cap over any schedule."""
@@ -109,7 +112,7 @@ class TrainingSettings(Section):
     """Adam's memory of their squares."""
     epsilon: Positive = 1e-9
     """Adam's guard against division by zero."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: NotNegative = 0.0
     """Decoupled (AdamW), on matrices only; 0 makes it Adam."""
     log_every: Count = 50
     """Steps between records in metrics.jsonl, TensorBoard and log.txt."""
@@ -138,13 +141,13 @@ class EvaluationSettings(Section):
 
     evaluate_every: Count = 1_000
     """Steps between evaluations; one more is made at the end of training."""
-    evaluate_at_start: bool = False
+    evaluate_at_start: Annotated[bool, Field(strict=True)] = False
     """Also judge the untrained model."""
     max_sentences: Count | None = None
     """Translate only the first so many dev sentences for BLEU; the loss always takes all."""
     beam_size: Count = 4
     """Hypotheses kept while searching."""
-    length_penalty: Annotated[float, Field(ge=0)] = 0.6
+    length_penalty: NotNegative = 0.6
     """Exponent alpha of ((5 + length) / 6)^alpha."""
 
 
@@ -155,7 +158,7 @@ class CheckpointSettings(Section):
     """Steps between checkpoints; one more is made at the start, at the end and on SIGTERM or Ctrl-C."""
     keep_last: Count = 3
     """Newest checkpoints kept."""
-    keep_best: Annotated[int, Field(ge=0)] = 1
+    keep_best: CountOrZero = 1
     """Best checkpoints kept besides, by evaluation."""
     best_by: Literal["loss", "bleu"] = "loss"
     """What makes a checkpoint the best: evaluation loss or BLEU."""
@@ -224,15 +227,16 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     table = values.setdefault(section, {})
     if not isinstance(table, dict):
         raise UsageError(f"--set {override}: {section!r} is not a table in the config file.")
-    table[name] = _parse_value(text.strip())
+    table[name] = _parse_value(text.strip(), is_path=f"{section}.{name}" == "data.prepared")
 
 
-def _parse_value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none (so that paths need no quotes)."""
+def _parse_value(text: str, is_path: bool) -> Any:
+    """A TOML value, or the text itself where it is none or names a folder (so that paths need no quotes)."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return text if is_path and not isinstance(value, str) else value
 
 
 def _first_problem(error: ValidationError) -> str:

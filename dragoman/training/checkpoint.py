@@ -77,6 +77,7 @@ def save_checkpoint(run: RunFolder, state: TrainingState, learner: Learner, keep
         _put_in_place(aside, final)
         fsync_folder(run.checkpoints)
         replace_link(run.checkpoints / "latest", final.name)
+        _prune(run, keep, state.step)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         reason = "there is no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
@@ -84,7 +85,6 @@ def save_checkpoint(run: RunFolder, state: TrainingState, learner: Learner, keep
             f"The checkpoint of step {state.step} could not be written to {run.checkpoints}: {reason}. "
             "Checkpoints written before are untouched."
         ) from error
-    _prune(run, keep)
     return final
 
 
@@ -98,8 +98,11 @@ def _put_in_place(aside: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _prune(run: RunFolder, keep: CheckpointSettings) -> None:
-    """Keeps the last N and the best K, and points `best` at the best of all."""
+def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
+    """Keeps the last N up to the one just written and the best K, and points `best` at the best of all.
+
+    Later ones are damaged (the run was resumed from before them) and wait to be written again.
+    """
     steps = run.checkpoint_steps()
     ranked = sorted(
         (score, step) for step in steps if (score := _badness(run.checkpoint(step), keep.best_by)) is not None
@@ -107,7 +110,8 @@ def _prune(run: RunFolder, keep: CheckpointSettings) -> None:
     best = [step for _, step in ranked[: keep.keep_best]]
     if best:
         replace_link(run.checkpoints / "best", run.checkpoint(best[0]).name)
-    for step in set(steps[: -keep.keep_last]) - set(best):
+    earlier = [step for step in steps if step <= written_step]
+    for step in set(earlier[: -keep.keep_last]) - set(best):
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
 

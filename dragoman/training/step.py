@@ -47,6 +47,8 @@ class Learner:
         Where the gradient is not finite no weight is touched; the caller decides what that means for the run.
         """
         self.gradients.start_step()
+        # fp16 gradients must be born small: a sum over thousands of tokens, scaled up, would overflow at once.
+        birth_scale = self.loss_scale.value / num_target_tokens if self.loss_scale.is_dynamic else 1.0
         totals = LossSums(*torch.zeros(2, device=self.gradients.flat.device))
         for index, (virtual_worker, batch) in enumerate(batches.items(), start=1):
             if index == len(batches):
@@ -54,12 +56,12 @@ class Learner:
             # Dropout depends on the virtual worker, not on the rank that happens to compute it.
             torch.manual_seed(virtual_worker_seed(self.settings.seed, step, virtual_worker))
             sums = teacher_forced_loss(
-                self.model, batch, self.settings.precision, self.settings.label_smoothing, self.loss_scale.value
+                self.model, batch, self.settings.precision, self.settings.label_smoothing, birth_scale
             )
             sums.smoothed.backward()  # type: ignore[no-untyped-call]
             totals = LossSums(totals.smoothed + sums.smoothed.detach(), totals.plain + sums.plain)
         summed = self.gradients.finish()
-        result = StepResult(totals, self._average_and_clip(summed, num_target_tokens * self.loss_scale.value))
+        result = StepResult(totals, self._average_and_clip(summed, num_target_tokens * birth_scale))
         if result.is_finite:
             self.optimizer.step()
         self.loss_scale.update(result.is_finite)

@@ -97,7 +97,7 @@ some_settings = st.builds(
     lambda policy, peak, warmup, decay_steps, power, max_steps: TrainingSettings(
         schedule=policy,
         learning_rate=peak,
-        warmup_steps=max(warmup, policy == "transformer"),
+        warmup_steps=max(warmup, int(policy == "transformer")),
         decay_steps=decay_steps,
         decay_power=power,
         max_steps=max_steps,
