@@ -33,6 +33,7 @@ check: setup ## format, lint, types, direction of imports
 bench: setup ## measure us and the references side by side, JSON into benchmarks/results/
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/worker_scaling.py
+	$(BIN)/python benchmarks/decoding_speed.py
 
 clean: ## remove .venv and caches (runs/ stays)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -86,15 +86,16 @@ def prepare(
     json: Json = False,
 ) -> None:
     """Turn parallel text into a folder that training reads: tokenizer, shards, manifest."""
-    from dragoman.corpus.prepare import PrepareRequest
-    from dragoman.own_text import prepare_with_progress
+    from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
+    from dragoman.monitoring.progress import progress_bars
 
     request = PrepareRequest(
         source, target, out,
         dev_source or (), dev_target or (), test_source or (), test_target or (),
         vocab_size, separate, seed, held_out,
     )  # fmt: skip
-    corpus = prepare_with_progress(request, _warn)
+    with progress_bars() as show:
+        corpus = prepare_corpus(request, _warn, show)
     if json:
         _print_json({"out": str(out), "fingerprint": corpus.fingerprint} | corpus.manifest.model_dump(mode="json"))
         return

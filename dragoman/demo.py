@@ -4,9 +4,9 @@ from collections.abc import Callable
 from importlib.resources import as_file, files
 
 from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
-from dragoman.corpus.prepare import PrepareRequest
+from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
 from dragoman.evaluation.judgement import Judgement, evaluate_run
-from dragoman.own_text import prepare_with_progress
+from dragoman.monitoring.progress import progress_bars
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
 from dragoman.training.start import require_free_folder, start_run
@@ -25,9 +25,11 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
     corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
     say(f"2. Preparing them in {run.prepared}")
-    prepare_with_progress(prepare_request(corpus, run), say)
+    with progress_bars() as show:
+        prepare_corpus(prepare_request(corpus, run), say, show)
     say(f"3. Training on {num_workers} worker processes")
-    start_run(run, demo_settings(run, overrides), num_workers)
+    if not start_run(run, demo_settings(run, overrides), num_workers):
+        return
     say("4. Judging on sentences never seen in training")
     loaded = load_run(run.path)
     judgement = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)

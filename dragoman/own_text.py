@@ -1,11 +1,10 @@
 """`dragoman train --source … --target …`: two text files to a judged translator, every choice made and explained."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.monitoring.progress import progress_bars
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices, settings_for
@@ -25,7 +24,8 @@ def train_on_own_text(
 
     require_free_folder(run)
     request = PrepareRequest(list(source), list(target), run.prepared)
-    corpus = prepare_with_progress(request, say)
+    with progress_bars() as show:
+        corpus = prepare_corpus(request, say, show)
     machine = Machine(num_cores(), num_gpus())
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
     for reason in reasons:
@@ -33,25 +33,8 @@ def train_on_own_text(
     settings = settings_for(tables, overrides)
     write_text(run.chosen_config, describe_choices(tables, reasons))
     say(f"These settings, to copy and edit: {run.chosen_config}\nRun folder: {run.path}")
-    start_run(run, settings, num_workers)
+    if not start_run(run, settings, num_workers):
+        return
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
-    say(evaluate_run(load_run(run.path), None, None, say).summary())
+    say(evaluate_run(load_run(run.path, say=say), None, None, say).summary())
     say(f"Translate with: dragoman translate {run.path} FILE")
-
-
-def prepare_with_progress(request: PrepareRequest, say: Say) -> PreparedCorpus:
-    """Prepares a corpus with a bar for each stage in a terminal, and only the notices elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {}
-
-        def show(stage: str, num_done: int, num_total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=num_total)
-            bars.update(tasks[stage], completed=num_done, total=num_total)
-
-        return prepare_corpus(request, say, show)

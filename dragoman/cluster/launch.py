@@ -33,8 +33,11 @@ def threads_per_worker(num_workers: int) -> int:
     return max(1, num_cores() // num_workers)
 
 
-def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: int) -> None:
-    """Runs `python -m module arguments…` in so many ranks and waits; a failure is a UserError with the first cause."""
+def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: int) -> bool:
+    """Runs `python -m module arguments…` in so many ranks and waits; False if a signal stopped them before their end.
+
+    A failure is a UserError with the first cause.
+    """
     for name, value in _worker_environment(num_workers).items():
         os.environ.setdefault(name, value)
     # The agent's own account of a failure is a page of boxes; the first cause is told by us, once.
@@ -60,6 +63,7 @@ def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: i
             if not forwarder.num_received:
                 raise UserError(first_cause(error)) from None
             raise UserError("Stopped before the run had anything new to save.") from None
+    return forwarder.num_received == 0
 
 
 def _worker_environment(num_workers: int) -> dict[str, str]:

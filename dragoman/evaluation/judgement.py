@@ -9,6 +9,7 @@ from typing import Any
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.corpus.text import TextFile, normalise
 from dragoman.evaluation.scores import Score, score_translations
+from dragoman.monitoring.progress import progress_bars
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
 from dragoman.translation.loading import LoadedRun
@@ -47,7 +48,11 @@ class Judgement:
 
 
 def evaluate_run(
-    run: LoadedRun, source: Path | None, reference: Path | None, say: Callable[[str], None], output: Path | None = None
+    run: LoadedRun,
+    source: Path | None,
+    reference: Path | None,
+    say: Callable[[str], None],
+    output: Path | None = None,
 ) -> Judgement:
     """Scores a run on two files, or on the test set its corpus was prepared with where none are given."""
     if (source is None) != (reference is None):
@@ -59,12 +64,24 @@ def evaluate_run(
         if len(sources) != len(references):
             raise UserError(f"{source} has {len(sources):,} lines but {reference} has {len(references):,}.")
     begin = time.perf_counter()
-    translations = run.translator.translate(sources)
+    translations = _translate(run, sources)
     seconds = time.perf_counter() - begin
     if output is not None:
         write_text(output, "".join(f"{line}\n" for line in translations))
     score = score_translations(translations, references)
     return Judgement(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
+
+
+def _translate(run: LoadedRun, sources: list[str]) -> list[str]:
+    num_done = 0
+    with progress_bars() as show:
+
+        def count(num_more: int) -> None:
+            nonlocal num_done
+            num_done += num_more
+            show("translating", num_done, len(sources))
+
+        return run.translator.translate(sources, count)
 
 
 def read_text(path: Path, say: Callable[[str], None]) -> list[str]:

@@ -27,8 +27,8 @@ KEPT_ON_RESUME = (
 """Settings that decide which sentences come next: a run that changed them would not be continued but another one."""
 
 
-def start_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
-    """Creates the run folder, with everything the run needs written into it, and trains."""
+def start_run(run: RunFolder, settings: Settings, num_workers: int) -> bool:
+    """Creates the run folder, with everything the run needs written into it, and trains; False if it was stopped."""
     require_free_folder(run)
     settings = check_settings(settings, num_workers)
     corpus = PreparedCorpus.open(settings.data.prepared)
@@ -40,11 +40,11 @@ def start_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
         write_text(run.config, dump_settings(settings, describe_origin()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
-    _launch(run, num_workers)
+    return _launch(run, num_workers)
 
 
-def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int) -> None:
-    """Continues a run from its newest whole checkpoint, with its own settings or changed ones."""
+def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int) -> bool:
+    """Continues a run from its newest whole checkpoint, with its own settings or changed ones; False if stopped."""
     if not run.exists:
         raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
     before = load_settings(run.config)
@@ -59,7 +59,7 @@ def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], 
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
     if settings != before:
         write_text(run.config, dump_settings(settings, describe_origin()))
-    _launch(run, num_workers)
+    return _launch(run, num_workers)
 
 
 def require_free_folder(run: RunFolder) -> None:
@@ -112,7 +112,7 @@ def _git_commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def _launch(run: RunFolder, num_workers: int) -> None:
+def _launch(run: RunFolder, num_workers: int) -> bool:
     from dragoman.cluster.launch import launch_on_this_machine
 
-    launch_on_this_machine(WORKER_MODULE, [str(run.path)], num_workers)
+    return launch_on_this_machine(WORKER_MODULE, [str(run.path)], num_workers)

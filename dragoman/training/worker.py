@@ -4,6 +4,7 @@ It continues from the newest whole checkpoint and starts afresh where there is n
 other instructions than the first one had.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -63,6 +64,12 @@ def record_failure(run: RunFolder, world: World, error: Exception) -> None:
     """Leaves the cause where the launcher looks for it, and a traceback in the run folder unless it is a plain one."""
     if isinstance(error, UserError):
         report_failure(str(error), is_plain=True)
+        return
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        text = (
+            f"There is no space left on the disk of {run.path}. What was saved before is untouched: --resume continues."
+        )
+        report_failure(text, is_plain=True)
         return
     details = run.path / f"failure.rank{world.rank}.txt"
     details.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
