@@ -21,8 +21,8 @@ demo: setup ## train a translator on the corpus inside the package (about 4 minu
 test: setup ## the tests, under 10 minutes on 2 cores
 	$(BIN)/pytest -m "not slow"
 
-test-all: setup ## all tests, with the longer proofs
-	$(BIN)/pytest
+test-all: test ## the tests, then the longer proofs
+	$(BIN)/pytest -m slow
 
 check: setup ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .

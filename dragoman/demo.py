@@ -7,6 +7,7 @@ from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
 from dragoman.evaluation.judgement import Judgement, evaluate_run
 from dragoman.monitoring.progress import progress_bars
+from dragoman.run.command import own_command
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
 from dragoman.training.start import require_free_folder, start_run
@@ -71,11 +72,13 @@ def show_translations(judgement: Judgement) -> str:
 
 def what_next(run: RunFolder) -> str:
     """Where everything is, and commands to go on with."""
+    dragoman = own_command()
+    tensorboard = dragoman.removesuffix("dragoman") + "tensorboard"
     return (
         f"The run folder is {run.path}: config.toml, log.txt, metrics.jsonl, tensorboard/, checkpoints/.\n"
         "Try next:\n"
-        f"  echo 'The old teacher reads a long book.' | dragoman translate {run.path}\n"
-        f"  dragoman evaluate {run.path} --source {run.corpus}/test.en --reference {run.corpus}/test.de\n"
-        f"  tensorboard --logdir {run.tensorboard}\n"
-        "  dragoman train --source my.en --target my.de"
+        f"  echo 'The old teacher reads a long book.' | {dragoman} translate {run.path}\n"
+        f"  {dragoman} evaluate {run.path} --source {run.corpus}/test.en --reference {run.corpus}/test.de\n"
+        f"  {tensorboard} --logdir {run.tensorboard}\n"
+        f"  {dragoman} train --source my.en --target my.de"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
 from dragoman.monitoring.progress import progress_bars
+from dragoman.run.command import own_command
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices, settings_for
@@ -37,4 +38,4 @@ def train_on_own_text(
         return
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
     say(evaluate_run(load_run(run.path, say=say), None, None, say).summary())
-    say(f"Translate with: dragoman translate {run.path} FILE")
+    say(f"Translate with: {own_command()} translate {run.path} FILE")

@@ -1,5 +1,6 @@
-"""Every config file that is shipped can be loaded and names a model that exists."""
+"""Every config file that is shipped can be loaded and names a model that exists; the page on settings is current."""
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,12 @@ from dragoman.model.presets import resolve_shape
 from dragoman.run.config import load_settings
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
+CONFIGS = [*sorted((ROOT / "configs").rglob("*.toml")), ROOT / "dragoman" / "demo.toml"]
+
+
+def test_the_page_on_settings_is_written_from_the_settings():
+    script = runpy.run_path(str(ROOT / "docs" / "write_configuration.py"))
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == script["describe_settings"]()
 
 
 def test_there_are_configs():

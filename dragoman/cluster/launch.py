@@ -10,6 +10,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 import psutil
@@ -42,7 +43,20 @@ def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: i
         os.environ.setdefault(name, value)
     # The agent's own account of a failure is a page of boxes; the first cause is told by us, once.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    config = LaunchConfig(
+    forwarder = _SignalForwarder()
+    with forwarder, TemporaryDirectory(prefix="dragoman-launch-") as folder:
+        try:
+            elastic_launch(_launch_config(num_workers, folder), sys.executable)("-m", module, *arguments)
+        except ChildFailedError as error:
+            if not forwarder.num_received:
+                raise UserError(first_cause(error)) from None
+            raise UserError("Stopped before the run had anything new to save.") from None
+    return forwarder.num_received == 0
+
+
+def _launch_config(num_workers: int, folder: str) -> LaunchConfig:
+    """One node, its ranks in contact over loopback; workers that fail leave their reasons in `folder`."""
+    return LaunchConfig(
         run_id=secrets.token_hex(8),
         min_nodes=1,
         max_nodes=1,
@@ -52,18 +66,9 @@ def launch_on_this_machine(module: str, arguments: Sequence[str], num_workers: i
         rdzv_configs={"is_host": True},
         local_addr="127.0.0.1",
         max_restarts=0,
-        logs_specs=DefaultLogsSpecs(),
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
         signals_to_handle="SIGQUIT",  # the others are handled below, more gently
     )
-    forwarder = _SignalForwarder()
-    with forwarder:
-        try:
-            elastic_launch(config, sys.executable)("-m", module, *arguments)
-        except ChildFailedError as error:
-            if not forwarder.num_received:
-                raise UserError(first_cause(error)) from None
-            raise UserError("Stopped before the run had anything new to save.") from None
-    return forwarder.num_received == 0
 
 
 def _worker_environment(num_workers: int) -> dict[str, str]:

@@ -107,6 +107,7 @@ class RunWatcher:
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """The dev set was judged."""
         self._bleu = figures["bleu"]
+        self.progressed(step)
         self._sinks.write("evaluation", step, figures)
         self._console.log("*** Running evaluation on a validation set:")
         self._console.log(f"***     Validation loss: {figures['loss']:.4f} ")

@@ -16,6 +16,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.monitoring.console import format_seconds
 from dragoman.monitoring.meters import TrainMeters
 from dragoman.monitoring.watcher import Sample, Watcher
+from dragoman.run.command import own_command
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
 from dragoman.training.budget import Clock, StopReason, StopWatch
@@ -206,7 +207,7 @@ class Trainer:
         """The last sentence of a run."""
         cost = "" if self._clock.cost is None else f", cost {self._clock.cost:.2f}"
         spent = f"after {self.step:,} steps and {format_seconds(self._clock.seconds)} of training{cost}"
-        resume = f"Continue with: dragoman train --resume --run-dir {self._run.path}"
+        resume = f"Continue with: {own_command()} train --resume --run-dir {self._run.path}"
         match reason:
             case StopReason.SIGNAL:
                 return f"Stopped on request {spent}; everything is saved. {resume}"

@@ -78,7 +78,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     os.killpg(process.pid, number)  # the whole group, as a terminal's Ctrl-C and job managers do
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert f"dragoman train --resume --run-dir {run}" in output
+    assert f"dragoman train --resume --run-dir {run}" in output  # after the way to the command
     last = read_records(run, "train")[-1]["step"]
     assert (run / "checkpoints" / "latest").resolve().name == f"step-{last:08d}"
     done = dragoman("train", "--resume", "--workers", 2, "--run-dir", run)

@@ -1,4 +1,4 @@
-"""A disk that fills up: one sentence, and what was saved before stays good. Uses a small real file system, so root only."""
+"""A disk that fills up: one sentence, and what was saved before stays good. A small real file system, so root only."""
 
 import os
 import shutil

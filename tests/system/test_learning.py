@@ -1,0 +1,46 @@
+"""The longer proofs: real learning, as the README promises it."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+from program import Run
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_the_demo_reaches_85_bleu_within_four_minutes(dragoman: Run, tmp_path: Path):
+    begin = time.monotonic()
+    done = dragoman("demo", cwd=tmp_path)
+    assert time.monotonic() - begin < 240
+    bleu = float(re.search(r"BLEU ([\d.]+) on the test set \(nrefs:1\|", done.stdout)[1])
+    assert bleu >= 85
+    assert done.stdout.count("  dragoman   ") == 5
+    run = tmp_path / "runs" / "demo"
+    assert f"The run folder is {run.relative_to(tmp_path)}" in done.stdout
+    corpus = [(run / "corpus" / name).read_text().splitlines() for name in ("train.en", "test.en")]
+    assert not set(corpus[0]) & set(corpus[1])
+    figures = json.loads(dragoman("evaluate", run, "--json").stdout)
+    assert figures["bleu"] == pytest.approx(bleu, abs=0.051)
+
+
+def test_the_seeds_toy_task_reaches_90_bleu(dragoman: Run, tmp_path: Path):
+    corpus = tmp_path / "corpus"
+    dragoman("data", "reversal", "--out", corpus)
+    files = [
+        part
+        for split, option in (("train", ""), ("dev", "dev-"), ("test", "test-"))
+        for side in ("source", "target")
+        for part in (f"--{option}{side}", corpus / f"{split}.{side}")
+    ]
+    dragoman("prepare", *files, "--vocab-size", 57, "--out", tmp_path / "prepared")
+    run = tmp_path / "run"
+    dragoman(
+        "train", ROOT / "configs/reversal.toml", "--workers", 2, "--run-dir", run,
+        "--set", f"data.prepared={tmp_path / 'prepared'}",
+    )  # fmt: skip
+    assert json.loads(dragoman("evaluate", run, "--json").stdout)["bleu"] > 90
