@@ -31,11 +31,6 @@ class World:
         """Whether this rank writes files and speaks to the person."""
         return self.rank == 0
 
-    def barrier(self) -> None:
-        """Collective: returns when every rank has come here."""
-        if self.size > 1:
-            dist.barrier()
-
     def sum_numbers(self, numbers: list[float]) -> list[float]:
         """Collective: adds up each of the numbers over all ranks, in double precision on the host."""
         return self._reduce_numbers(numbers, dist.ReduceOp.SUM)

@@ -59,7 +59,6 @@ class StepPlan:
     """Positions computed, source and target, padding included."""
     num_tokens: int
     """Positions computed that hold a token."""
-    position_after: BatchPosition
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class BatchStream:
                 num_padded += len(part) * int(source.max() + target.max())
                 num_tokens += int(source.sum() + target.sum())
                 num_target_tokens += int(target.sum())
-        return StepPlan(parts, num_target_tokens, num_padded, num_tokens, self._position)
+        return StepPlan(parts, num_target_tokens, num_padded, num_tokens)
 
 
 def fixed_batches(pairs: ParallelIds, budget: int) -> list[Indices]:

@@ -46,7 +46,3 @@ class Dropout(nn.Module):
         threshold = self._num_dropped_levels - _LEVELS // 2
         torch.ge(bits, threshold, out=mask)
         return mask
-
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        return f"probability={self.probability}"

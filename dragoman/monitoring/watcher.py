@@ -1,7 +1,7 @@
 """Rank 0 tells the world about the run, in the seeds' log lines and in records; other ranks keep silent."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.monitoring.console import RunConsole
 from dragoman.monitoring.sinks import Sinks
@@ -16,8 +16,8 @@ class Sample:
     prediction: list[str]
 
 
-class Watcher(Protocol):
-    """What the loop reports, at the moments it happens."""
+class Watcher:
+    """Hears what happens in a run, when it happens; this one, for all ranks but the first, keeps it to itself."""
 
     def say(self, text: str) -> None:
         """A sentence for the person."""
@@ -38,29 +38,7 @@ class Watcher(Protocol):
         """A checkpoint was written."""
 
 
-class SilentWatcher:
-    """For all ranks but the first."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-    def restarted(self, step: int, figures: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def progressed(self, step: int) -> None:
-        """Nothing."""
-
-    def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
-        """Nothing."""
-
-    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def saved(self, step: int, figures: dict[str, Any]) -> None:
-        """Nothing."""
-
-
-class RunWatcher:
+class RunWatcher(Watcher):
     """Writes log lines and records, and moves the bar."""
 
     def __init__(self, console: RunConsole, sinks: Sinks, num_steps: int) -> None:

@@ -21,6 +21,11 @@ class RunFolder:
         return self.path / "config.toml"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that trains."""
+        return self.path / ".lock"
+
+    @property
     def log(self) -> Path:
         """What a person would have read in the terminal."""
         return self.path / "log.txt"

@@ -66,7 +66,8 @@ def save_checkpoint(run: RunFolder, state: TrainingState, learner: Learner, keep
     aside = final.with_name(f".{final.name}.partial")
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
+        for leftover in run.checkpoints.glob(".step-*"):  # of a run that was killed while it saved
+            shutil.rmtree(leftover, ignore_errors=True)
         aside.mkdir()
         save_tensors(aside / MODEL_FILE, dict(learner.model.named_parameters()))
         save_tensors(aside / OPTIMIZER_FILE, optimizer_tensors(learner.model, learner.optimizer))
@@ -91,7 +92,6 @@ def save_checkpoint(run: RunFolder, state: TrainingState, learner: Learner, keep
 def _put_in_place(aside: Path, final: Path) -> None:
     """Renames, also over an older checkpoint of the same step (a resumed run passes it again)."""
     old = final.with_name(f".{final.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
     if final.exists():
         final.rename(old)
     aside.rename(final)

@@ -16,6 +16,7 @@ from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
+from dragoman.run.lock import hold_run
 
 WORKER_MODULE = "dragoman.training.worker"
 KEPT_ON_RESUME = (
@@ -115,4 +116,5 @@ def _git_commit() -> str | None:
 def _launch(run: RunFolder, num_workers: int) -> bool:
     from dragoman.cluster.launch import launch_on_this_machine
 
-    return launch_on_this_machine(WORKER_MODULE, [str(run.path)], num_workers)
+    with hold_run(run):
+        return launch_on_this_machine(WORKER_MODULE, [str(run.path)], num_workers)

@@ -91,13 +91,13 @@ class Trainer:
             reason = StopReason(vote.result())
             if reason is StopReason.NONE and self.step >= settings.training.max_steps:
                 reason = StopReason.STEPS
-            is_over = reason not in (StopReason.NONE, StopReason.SIGNAL)
+            is_over = reason is not StopReason.NONE
 
             if self.step % settings.training.log_every == 0 or is_over:
                 self._log(learning_rate, batches)
-            if self.step % settings.evaluation.evaluate_every == 0 or is_over:
+            if self.step % settings.evaluation.evaluate_every == 0 or (is_over and reason is not StopReason.SIGNAL):
                 self._evaluate()
-            if self.step % settings.checkpoints.save_every == 0 or reason is not StopReason.NONE or self._is_best():
+            if self.step % settings.checkpoints.save_every == 0 or is_over or self._is_best():
                 self._save()
 
         self._watcher.say(self._farewell(reason))
@@ -121,7 +121,7 @@ class Trainer:
                 f"{self._stream.num_left_out:,} training pairs have a side of more than {self._stream.longest_used} "
                 "pieces and are left out (data.max_tokens, training.global_batch_tokens / virtual_workers)."
             )
-        if self.step:
+        if self._saved_step >= 0:
             self._watcher.restarted(self.step, {"workers": self._world.size})
 
     def _measure(self, plan: StepPlan, result: StepResult, seconds: float) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 
 from dragoman.cluster.failure import report_failure
+from dragoman.cluster.parent import end_with_parent
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.monitoring.console import RunConsole
 from dragoman.monitoring.sinks import Sinks
-from dragoman.monitoring.watcher import RunWatcher, SilentWatcher, Watcher
+from dragoman.monitoring.watcher import RunWatcher, Watcher
 from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
@@ -30,34 +31,42 @@ from dragoman.training.trainer import Trainer
 
 def main() -> None:
     """Runs one rank; a failure is recorded for the launcher, which tells the first cause once."""
+    end_with_parent()
     run = RunFolder(Path(sys.argv[1]))
     keep_freed_memory()
     avoid_trapping_kernels()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    world = join_world()
+    world = World(rank=int(os.environ.get("RANK", "0")))
     try:
+        world = join_world()
         work(run, load_settings(run.config), world)
+        leave_world(world)
     except Exception as error:
         record_failure(run, world, error)
         sys.exit(1)
-    leave_world(world)
 
 
 def work(run: RunFolder, settings: Settings, world: World) -> None:
     """Collective: one rank's part of the run."""
     with ExitStack() as stack:
         console = stack.enter_context(RunConsole(run.log, settings.training.max_steps)) if world.is_first else None
-        warn = console.say if console else lambda _: None
-        checkpoint = newest_whole_checkpoint(run, warn)
-        if checkpoint is None and run.checkpoint_steps():
-            raise UserError(f"No checkpoint in {run.checkpoints} is whole; nothing was changed.")
-        watcher: Watcher = SilentWatcher()
+        checkpoint = agree_on_checkpoint(run, world, console)
+        watcher = Watcher()
         if console:
             first_step = 0 if checkpoint is None else read_state(checkpoint).step
             sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
             watcher = RunWatcher(console, sinks, settings.training.max_steps)
         corpus = PreparedCorpus.open(settings.data.prepared)
         Trainer(run, settings, corpus, world, watcher, checkpoint).train()
+
+
+def agree_on_checkpoint(run: RunFolder, world: World, console: RunConsole | None) -> Path | None:
+    """Collective: the checkpoint all continue from. Rank 0 looks and tells: it may write one while others look."""
+    newest = newest_whole_checkpoint(run, console.say) if console else None
+    if console and newest is None and run.checkpoint_steps():
+        raise UserError(f"No checkpoint in {run.checkpoints} is whole; nothing was changed.")
+    (step,) = world.largest_numbers([-1 if newest is None else read_state(newest).step])
+    return None if step < 0 else run.checkpoint(int(step))
 
 
 def record_failure(run: RunFolder, world: World, error: Exception) -> None:

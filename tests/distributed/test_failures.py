@@ -24,6 +24,28 @@ def test_gradients_that_are_not_finite_stop_the_run_and_name_step_and_cause(
     assert (run / "checkpoints" / "latest").resolve().name == "step-00000000"
 
 
+def test_workers_do_not_outlive_a_killed_launcher(config: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    process = start(config, run, workers=2)
+    wait_for_step(run, 3)
+    workers = psutil.Process(process.pid).children()
+    assert len(workers) == 2
+    process.kill()  # the launcher alone
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+
+
+def test_a_run_in_training_is_not_trained_twice(dragoman: Run, config: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    process = start(config, run, workers=2)
+    wait_for_step(run, 3)
+    done = dragoman("train", "--resume", "--run-dir", run, code=1)
+    assert "is being trained by another process" in done.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_a_killed_worker_ends_the_run_without_a_hang(config: Path, tmp_path: Path):
     run = tmp_path / "run"
     process = start(config, run, workers=2)

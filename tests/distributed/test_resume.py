@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,14 +69,17 @@ def test_resumed_on_another_number_of_workers_stays_within_tolerance(dragoman: R
     assert train_losses(moved) == pytest.approx(train_losses(whole), rel=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)],  # a Ctrl-C goes to the whole group of processes
+)
 def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
-    dragoman: Run, config: Path, tmp_path: Path, number: signal.Signals
+    dragoman: Run, config: Path, tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
 ):
     run = tmp_path / "run"
     process = start(config, run, workers=2)
     wait_for_step(run, 5)
-    os.killpg(process.pid, number)  # the whole group, as a terminal's Ctrl-C and job managers do
+    send(process.pid, number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert f"dragoman train --resume --run-dir {run}" in output  # after the way to the command

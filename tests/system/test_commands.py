@@ -38,6 +38,23 @@ def test_wrong_usage_ends_with_code_2(dragoman: Run):
     dragoman("no-such-command", code=2)
 
 
+def test_separate_vocabularies_all_the_way(dragoman: Run, tmp_path: Path):
+    dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 300)
+    dragoman(
+        "prepare", "--source", tmp_path / "corpus/train.en", "--target", tmp_path / "corpus/train.de", "--separate",
+        "--vocab-size", 200, "--out", tmp_path / "prepared",
+    )  # fmt: skip
+    config = tmp_path / "separate.toml"
+    config.write_text(f'[data]\nprepared = "{tmp_path / "prepared"}"\n[model]\npreset = "tiny"\n')
+    run = tmp_path / "run"
+    dragoman("train", config, "--run-dir", run, "--set", "training.max_steps=2")
+    assert sorted(path.name for path in (run / "tokenizers").iterdir()) == [
+        "tokenizer.source.model",
+        "tokenizer.target.model",
+    ]
+    assert dragoman("translate", run, "--beam-size", 1, input="The dog sleeps.\n").stdout.count("\n") == 1
+
+
 def test_two_text_files_become_a_judged_translator(dragoman: Run, tmp_path: Path):
     dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 400)
     run = tmp_path / "run"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dragoman.monitoring.console import RunConsole, format_seconds
 from dragoman.monitoring.sinks import Sinks
-from dragoman.monitoring.watcher import RunWatcher, Sample, SilentWatcher, Watcher, seeds_duration
+from dragoman.monitoring.watcher import RunWatcher, Sample, Watcher, seeds_duration
 
 FIGURES = {
     "loss": 1.63476,
@@ -143,7 +143,7 @@ def test_durations_for_people(seconds, text):
 
 
 def test_other_ranks_keep_silent(capsys):
-    watcher: Watcher = SilentWatcher()
+    watcher = Watcher()
     watcher.say("text")
     watcher.restarted(1, {})
     watcher.progressed(1)

@@ -1,0 +1,19 @@
+"""One process at a time writes a run: a lock that the system frees when its holder ends, however it ends."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder
+
+
+@contextmanager
+def hold_run(run: RunFolder) -> Iterator[None]:
+    """Holds a run for the block; a UserError where another process holds it."""
+    with run.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{run.path} is being trained by another process; stop that one first.") from None
+        yield
