@@ -10,12 +10,13 @@ help: ## list these commands
 
 setup: $(STAMP) ## create .venv and install everything, exact versions
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a minute or more the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: setup ## train a translator on the corpus inside the package (about 4 minutes)
+demo: setup ## train a translator on the corpus inside the package (about 3 minutes)
 	$(BIN)/dragoman demo
 
 test: setup ## the tests, under 10 minutes on 2 cores

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.resources import as_file, files
+from typing import Any
 
 from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
@@ -20,8 +21,8 @@ NUM_SHOWN = 5
 Say = Callable[[str], None]
 
 
-def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> None:
-    """Writes the corpus, prepares it, trains, judges, and says what to try next."""
+def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> dict[str, Any]:
+    """Writes the corpus, prepares it, trains, judges, and says what to try next; returns the scores."""
     require_free_folder(run)
     say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
     corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
@@ -30,7 +31,7 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
         prepare_corpus(prepare_request(corpus, run), say, show)
     say(f"3. Training on {num_workers} worker processes")
     if not start_run(run, demo_settings(run, overrides), num_workers):
-        return
+        return {}
     say("4. Judging on sentences never seen in training")
     loaded = load_run(run.path)
     judgement = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
@@ -39,6 +40,7 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     say(f"BLEU {judgement.score.bleu:.1f} on the test set ({judgement.score.signature})")
     say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
     say(f"\n{what_next(run)}")
+    return {"test": judgement.figures(), "test_compositional": novel.figures()}
 
 
 def prepare_request(corpus: BuiltinCorpus, run: RunFolder) -> PrepareRequest:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
 from dragoman.monitoring.progress import progress_bars
@@ -16,8 +17,8 @@ Say = Callable[[str], None]
 
 def train_on_own_text(
     run: RunFolder, source: Sequence[Path], target: Sequence[Path], overrides: list[str], num_workers: int, say: Say
-) -> None:
-    """Prepares, chooses settings and says why, trains, and judges the result on the held-out test lines."""
+) -> dict[str, Any]:
+    """Prepares, chooses settings and says why, trains, and judges on the held-out test lines; returns those figures."""
     from dragoman.cluster.launch import num_cores
     from dragoman.cluster.world import num_gpus
     from dragoman.evaluation.judgement import evaluate_run
@@ -35,7 +36,9 @@ def train_on_own_text(
     write_text(run.chosen_config, describe_choices(tables, reasons))
     say(f"These settings, to copy and edit: {run.chosen_config}\nRun folder: {run.path}")
     if not start_run(run, settings, num_workers):
-        return
+        return {}
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
-    say(evaluate_run(load_run(run.path, say=say), None, None, say).summary())
+    judgement = evaluate_run(load_run(run.path, say=say), None, None, say)
+    say(judgement.summary())
     say(f"Translate with: {own_command()} translate {run.path} FILE")
+    return {"test": judgement.figures()}

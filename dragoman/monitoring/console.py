@@ -1,5 +1,6 @@
 """What a person reads while a run goes on: a live bar in a terminal, plain lines in a file, log.txt always."""
 
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -8,13 +9,17 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
+"""Set to "stderr", it keeps a worker's lines off standard output, which then is for JSON alone."""
+
 
 class RunConsole:
     """Speaks to the terminal and to log.txt."""
 
     def __init__(self, log: Path, num_steps: int) -> None:
         self._log = log.open("a", encoding="utf-8", newline="\n")
-        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        file = sys.stderr if os.environ.get(CONSOLE_VARIABLE) == "stderr" else sys.stdout
+        self._console = Console(file=file, highlight=False, soft_wrap=True, markup=False, emoji=False)
         self._is_terminal = self._console.is_terminal
         self._progress = Progress(
             TextColumn("step {task.completed}/{task.total}"),

@@ -47,7 +47,10 @@ def test_separate_vocabularies_all_the_way(dragoman: Run, tmp_path: Path):
     config = tmp_path / "separate.toml"
     config.write_text(f'[data]\nprepared = "{tmp_path / "prepared"}"\n[model]\npreset = "tiny"\n')
     run = tmp_path / "run"
-    dragoman("train", config, "--run-dir", run, "--set", "training.max_steps=2")
+    done = dragoman("train", config, "--run-dir", run, "--set", "training.max_steps=2", "--json")
+    figures = json.loads(done.stdout)
+    assert figures["step"] == figures["train"]["step"] == figures["evaluation"]["step"] == 2
+    assert figures["checkpoints"]["latest"] == str(run / "checkpoints/step-00000002")
     assert sorted(path.name for path in (run / "tokenizers").iterdir()) == [
         "tokenizer.source.model",
         "tokenizer.target.model",
