@@ -7,9 +7,10 @@ from typing import Any
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.command import own_command
+from dragoman.run.config import apply_overrides, build_settings
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
-from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices, settings_for
+from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.start import require_free_folder, start_run
 
 Say = Callable[[str], None]
@@ -25,14 +26,16 @@ def train_on_own_text(
     from dragoman.translation.loading import load_run
 
     require_free_folder(run)
+    apply_overrides({}, overrides)  # a slip in --set is told now, not after preparing
     request = PrepareRequest(list(source), list(target), run.prepared)
     with progress_bars() as show:
         corpus = prepare_corpus(request, say, show)
-    machine = Machine(num_cores(), num_gpus())
+    machine = Machine(num_cores(), num_gpus(), num_workers)
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
     for reason in reasons:
         say(reason)
-    settings = settings_for(tables, overrides)
+    tables = apply_overrides(tables, overrides)
+    settings = build_settings(tables, where="--set")
     write_text(run.chosen_config, describe_choices(tables, reasons))
     say(f"These settings, to copy and edit: {run.chosen_config}\nRun folder: {run.path}")
     if not start_run(run, settings, num_workers):

@@ -76,7 +76,7 @@ def _worker_environment(num_workers: int) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(threads_per_worker(num_workers)),
         # Without it gloo may resolve this host's name to an address that refuses its peers.
-        "GLOO_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
 

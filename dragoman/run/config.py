@@ -5,6 +5,7 @@ The text under a field is its documentation; docs/write_configuration.py makes d
 
 import tomllib
 from collections.abc import Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -35,7 +36,7 @@ class DataSettings(Section):
     """[data]: what to learn from."""
 
     prepared: Path
-    """Folder that `dragoman prepare` wrote."""
+    """Folder that `dragoman prepare` wrote; relative to where you are, or else to the config file."""
     max_tokens: Annotated[int, Field(ge=2, strict=True)] = 256
     """Pairs with a side of more pieces (end mark included) are left out of training, and counted."""
 
@@ -189,15 +190,21 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     values.pop(PROVENANCE, None)
-    return build_settings(values, overrides, where=str(path))
+    return _find_prepared(build_settings(values, overrides, where=str(path)), beside=path.parent)
+
+
+def _find_prepared(settings: Settings, beside: Path) -> Settings:
+    """Takes data.prepared as relative to the config file where that is where it is."""
+    prepared = settings.data.prepared
+    if prepared.exists() or not (beside / prepared).exists():
+        return settings
+    return settings.model_copy(update={"data": settings.data.model_copy(update={"prepared": beside / prepared})})
 
 
 def build_settings(values: dict[str, Any], overrides: Sequence[str] = (), where: str = "settings") -> Settings:
     """Checks nested values (as TOML gives them) after applying overrides."""
-    for override in overrides:
-        _apply_override(values, override)
     try:
-        return Settings.model_validate(values)
+        return Settings.model_validate(apply_overrides(values, overrides))
     except ValidationError as error:
         raise UsageError(f"{where}: {_first_problem(error)}") from None
 
@@ -215,6 +222,14 @@ def known_keys() -> list[str]:
         for section, field in Settings.model_fields.items()
         for key in field.annotation.model_fields  # type: ignore[union-attr]
     ]
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values with each `section.key=value` set; the given ones stay as they are."""
+    values = deepcopy(values)
+    for override in overrides:
+        _apply_override(values, override)
+    return values
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:

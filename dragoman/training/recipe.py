@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.run.config import Settings, build_settings
 from dragoman.run.toml import dump_toml
 
 
@@ -15,6 +14,8 @@ class Machine:
 
     num_cores: int
     num_gpus: int
+    num_workers: int = 1
+    """Processes the person asked for."""
 
     def __str__(self) -> str:
         if self.num_gpus:
@@ -72,7 +73,7 @@ def _choose_batch(size: CorpusSize, machine: Machine) -> Choice:
     tokens = 2_048 if size.num_pairs < 5_000 else 4_096 if size.num_pairs < 100_000 else 8_192
     if machine.num_gpus and size.num_pairs >= 100_000:
         tokens = 32_768
-    virtual_workers = max(4, machine.num_gpus)
+    virtual_workers = max(4, machine.num_gpus, machine.num_workers)
     return Choice(
         {"training": {"global_batch_tokens": tokens, "virtual_workers": virtual_workers}},
         f"Batches of {tokens:,} tokens: about {max(1, size.num_target_tokens // tokens):,} steps an epoch.",
@@ -107,8 +108,3 @@ def describe_choices(tables: dict[str, dict[str, Any]], reasons: list[str]) -> s
     """The chosen settings as a config file to copy and edit."""
     head = ["# Chosen by `dragoman train --source … --target …`; copy and edit, then: dragoman train COPY.toml"]
     return "\n".join(head + [f"# {reason}" for reason in reasons]) + "\n\n" + dump_toml(tables)
-
-
-def settings_for(tables: dict[str, dict[str, Any]], overrides: list[str]) -> Settings:
-    """The chosen settings with the person's own `--set` on top."""
-    return build_settings(tables, overrides, where="--set")

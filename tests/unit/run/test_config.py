@@ -242,3 +242,15 @@ def test_unset_keys_are_left_out_and_defaults_spelled_out():
     assert "max_hours" not in text
     assert "learning_rate = 2.0" in text
     assert "[provenance]" not in text
+
+
+def test_the_prepared_folder_is_looked_for_here_and_then_beside_the_config(tmp_path, monkeypatch):
+    elsewhere, here = tmp_path / "elsewhere", tmp_path / "here"
+    (elsewhere / "mine").mkdir(parents=True)
+    here.mkdir()
+    config = elsewhere / "config.toml"
+    config.write_text('[data]\nprepared = "mine"\n')
+    monkeypatch.chdir(here)
+    assert load_settings(config).data.prepared == elsewhere / "mine"
+    (here / "mine").mkdir()
+    assert load_settings(config).data.prepared == Path("mine")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.model.presets import load_preset
-from dragoman.run.config import load_settings
+from dragoman.run.config import build_settings, load_settings
 from dragoman.run.errors import UsageError
-from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices, settings_for
+from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
 
 sizes = st.builds(lambda pairs, tokens: CorpusSize(pairs, pairs * tokens), st.integers(1, 10**8), st.integers(1, 60))
 machines = st.builds(Machine, num_cores=st.integers(1, 256), num_gpus=st.integers(0, 64))
@@ -24,7 +24,7 @@ def choose(num_pairs: int, machine: Machine = LAPTOP):
 @given(sizes, machines)
 def test_whatever_the_corpus_the_choices_are_valid_settings(size, machine):
     tables, reasons = choose_settings(size, machine, Path("prepared"))
-    chosen = settings_for(tables, [])
+    chosen = build_settings(tables)
     load_preset(chosen.model.preset)
     assert all(reason.strip() for reason in reasons)
     assert chosen.training.virtual_workers >= max(1, machine.num_gpus)
@@ -37,7 +37,7 @@ def test_whatever_the_corpus_the_choices_are_valid_settings(size, machine):
 def test_no_pair_is_left_out_because_of_the_chosen_budget_on_a_cpu(size, machine):
     if machine.num_gpus > 4:
         return
-    chosen = settings_for(choose_settings(size, machine, Path("prepared"))[0], [])
+    chosen = build_settings(choose_settings(size, machine, Path("prepared"))[0])
     assert chosen.training.global_batch_tokens // chosen.training.virtual_workers >= chosen.data.max_tokens
 
 
@@ -72,12 +72,17 @@ def test_the_description_is_a_config_file_with_its_reasons(tmp_path):
     assert tomllib.loads(text) == tables
     assert all(f"# {reason}\n" in text for reason in reasons)
     (tmp_path / "chosen.toml").write_text(text, encoding="utf-8")
-    assert load_settings(tmp_path / "chosen.toml") == settings_for(tables, [])
+    assert load_settings(tmp_path / "chosen.toml") == build_settings(tables)
+
+
+def test_there_is_a_virtual_worker_for_every_worker():
+    tables, _ = choose(12_345, Machine(num_cores=16, num_gpus=0, num_workers=16))
+    assert tables["training"]["virtual_workers"] == 16
 
 
 def test_a_persons_own_settings_win():
     tables, _ = choose(12_345)
-    chosen = settings_for(tables, ["training.max_steps=77", "model.preset=tiny"])
+    chosen = build_settings(tables, ["training.max_steps=77", "model.preset=tiny"])
     assert (chosen.training.max_steps, chosen.model.preset) == (77, "tiny")
     with pytest.raises(UsageError, match=r"did you mean 'training.max_steps'"):
-        settings_for(tables, ["training.max_step=77"])
+        build_settings(tables, ["training.max_step=77"])
