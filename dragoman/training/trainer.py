@@ -112,7 +112,7 @@ class Trainer:
             f"{self._settings.training.precision} on {self._world.device.type}."
         )
         self._watcher.say(
-            f"{self._world.size} worker{'s' if self._world.size > 1 else ''} share "
+            f"{self._world.size} {'workers share' if self._world.size > 1 else 'worker has'} "
             f"{self._settings.training.virtual_workers} virtual workers and "
             f"{self._settings.training.global_batch_tokens:,} tokens a step."
         )
