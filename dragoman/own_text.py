@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dragoman.cluster.launch import num_cores
+from dragoman.cluster.world import num_gpus
 from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
+from dragoman.evaluation.judgement import evaluate_run
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.command import own_command
 from dragoman.run.config import apply_overrides, build_settings
@@ -12,6 +15,7 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.start import require_free_folder, start_run
+from dragoman.translation.loading import load_run
 
 Say = Callable[[str], None]
 
@@ -20,11 +24,6 @@ def train_on_own_text(
     run: RunFolder, source: Sequence[Path], target: Sequence[Path], overrides: list[str], num_workers: int, say: Say
 ) -> dict[str, Any]:
     """Prepares, chooses settings and says why, trains, and judges on the held-out test lines; returns those figures."""
-    from dragoman.cluster.launch import num_cores
-    from dragoman.cluster.world import num_gpus
-    from dragoman.evaluation.judgement import evaluate_run
-    from dragoman.translation.loading import load_run
-
     require_free_folder(run)
     apply_overrides({}, overrides)  # a slip in --set is told now, not after preparing
     request = PrepareRequest(list(source), list(target), run.prepared)

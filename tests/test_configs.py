@@ -23,5 +23,5 @@ def test_there_are_configs():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[str(path.relative_to(ROOT)) for path in CONFIGS])
 def test_every_config_loads(path):
-    settings = load_settings(path)
-    resolve_shape(settings.model, source_vocab_size=100, target_vocab_size=100, shares_vocabulary=True)
+    shape = resolve_shape(load_settings(path).model, 100, 100, shares_vocabulary=True)
+    assert shape.target_vocab_size == 100

@@ -157,9 +157,10 @@ def test_settings_that_contradict_each_other_are_named(training, words):
 
 
 def test_settings_that_complete_each_other_are_taken():
-    build(training={"max_cost": 5.0, "price_per_hour": 1.0})
-    build(training={"schedule": "fixed", "warmup_steps": 0})
-    build(training={"schedule": "piecewise_constant", "boundaries": [1, 2], "multipliers": [0.1, 0.01]})
+    assert build(training={"max_cost": 5.0, "price_per_hour": 1.0}).training.max_cost == 5
+    assert build(training={"schedule": "fixed", "warmup_steps": 0}).training.warmup_steps == 0
+    piecewise = {"schedule": "piecewise_constant", "boundaries": [1, 2], "multipliers": [0.1, 0.01]}
+    assert build(training=piecewise).training.boundaries == (1, 2)
 
 
 def test_missing_settings_are_named():

@@ -157,7 +157,9 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(run, fresh, changes, 
 
 def test_a_resumed_run_may_change_its_dropout(run, fresh):
     checkpoint = save(run, 0, fresh)
-    restore_learner(checkpoint, build_learner(dataclasses.replace(SHAPE, dropout=0.4)), FINGERPRINT)
+    changed = build_learner(dataclasses.replace(SHAPE, dropout=0.4), seed=5)
+    assert restore_learner(checkpoint, changed, FINGERPRINT).step == 0
+    assert torch.equal(changed.model.target_embedding, fresh.model.target_embedding)
 
 
 def test_a_checkpoint_of_other_data_is_refused_in_words(run, fresh):
