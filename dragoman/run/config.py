@@ -3,6 +3,7 @@
 The text under a field is its documentation; docs/write_configuration.py makes docs/configuration.md of it.
 """
 
+import os
 import tomllib
 from collections.abc import Sequence
 from copy import deepcopy
@@ -196,7 +197,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
 def _find_prepared(settings: Settings, beside: Path) -> Settings:
     """Takes data.prepared as relative to the config file where that is where it is."""
     prepared = settings.data.prepared
-    if prepared.exists() or not (beside / prepared).exists():
+    if os.path.exists(prepared) or not os.path.exists(beside / prepared):  # noqa: PTH110 - False for impossible names
         return settings
     return settings.model_copy(update={"data": settings.data.model_copy(update={"prepared": beside / prepared})})
 
