@@ -136,7 +136,7 @@ def describe(rounds: list[dict[Layout, float]]) -> dict[str, Any]:
 def main() -> int:
     """Measures, writes, says; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=positive_count, default=3, help="runs of each layout (default: 3)")
+    parser.add_argument("--rounds", type=positive_count, default=5, help="runs of each layout (default: 5)")
     parser.add_argument("--steps", type=positive_count, default=25, help="timed steps a run (default: 25)")
     options = parser.parse_args()
     machine = describe_machine()
