@@ -283,7 +283,9 @@ def _warn(text: str) -> None:
 def _speaker(is_json: bool) -> Callable[[str], None]:
     """How long commands speak: with --json all words go to standard error, those of workers too."""
     if is_json:
-        os.environ["DRAGOMAN_CONSOLE"] = "stderr"
+        from dragoman.monitoring.console import CONSOLE_VARIABLE
+
+        os.environ[CONSOLE_VARIABLE] = "stderr"
     return _warn if is_json else _say
 
 

@@ -1,11 +1,10 @@
 """`dragoman demo`: from nothing to a judged translator, on the corpus inside the package."""
 
-from collections.abc import Callable
 from importlib.resources import as_file, files
 from typing import Any
 
 from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
-from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
+from dragoman.corpus.prepare import PrepareRequest, Say, prepare_corpus
 from dragoman.evaluation.judgement import Judgement, evaluate_run
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.command import own_command
@@ -17,8 +16,6 @@ from dragoman.translation.loading import load_run
 NUM_TRAINING_PAIRS = 40_000
 VOCAB_SIZE = 2_000
 NUM_SHOWN = 5
-
-Say = Callable[[str], None]
 
 
 def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> dict[str, Any]:

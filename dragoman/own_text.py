@@ -1,12 +1,12 @@
 """`dragoman train --source … --target …`: two text files to a judged translator, every choice made and explained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dragoman.cluster.launch import num_cores
 from dragoman.cluster.world import num_gpus
-from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
+from dragoman.corpus.prepare import PrepareRequest, Say, prepare_corpus
 from dragoman.evaluation.judgement import evaluate_run
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.command import own_command
@@ -16,8 +16,6 @@ from dragoman.run.folder import RunFolder
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.start import require_free_folder, start_run
 from dragoman.translation.loading import load_run
-
-Say = Callable[[str], None]
 
 
 def train_on_own_text(

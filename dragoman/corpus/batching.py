@@ -184,7 +184,7 @@ def pad_pairs(sources: Sequence[NDArray[np.generic]], targets: Sequence[NDArray[
     return MicroBatch(source, source_lengths, target_input, target_output)
 
 
-def pad_sentences(sentences: Sequence[NDArray[np.generic]]) -> tuple[Indices, Indices]:
+def pad_sentences(sentences: Sequence[NDArray[np.generic] | Sequence[int]]) -> tuple[Indices, Indices]:
     """Sentences with their end marks as one padded array, and their lengths (end marks counted)."""
     lengths = np.array([len(sentence) + 1 for sentence in sentences], dtype=np.int64)
     padded = np.full((len(sentences), int(lengths.max(initial=1))), PAD_ID, dtype=np.int64)

@@ -12,6 +12,7 @@ from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.corpus.tokenizer import EOS_ID
 from dragoman.evaluation.scores import score_translations, teacher_forced_bleu
 from dragoman.evaluation.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
+from dragoman.model.mode import evaluating
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import Settings
 from dragoman.translation.beam_search import SearchSettings
@@ -43,26 +44,18 @@ class Evaluation:
 def evaluate_on_dev(model: Transformer, corpus: PreparedCorpus, settings: Settings, world: World) -> Evaluation:
     """Collective: the same figures on every rank, whatever the number of ranks."""
     begin = time.perf_counter()
-    was_training = model.training
-    model.eval()
-    try:
+    num_sentences = settings.evaluation.max_sentences
+    sources, references = (lines[:num_sentences] for lines in corpus.text("dev"))
+    translator = Translator(
+        model,
+        corpus.source_tokenizer,
+        corpus.target_tokenizer,
+        SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty),
+        max_source_tokens=settings.data.max_tokens,
+    )
+    with evaluating(model):
         smoothed, plain, forced_bleu = _teacher_forced_figures(model, corpus, settings, world)
-        sources, references = corpus.text("dev")
-        sources, references = (
-            sources[: settings.evaluation.max_sentences],
-            references[: settings.evaluation.max_sentences],
-        )
-        search = SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty)
-        translator = Translator(
-            model,
-            corpus.source_tokenizer,
-            corpus.target_tokenizer,
-            search,
-            max_source_tokens=settings.data.max_tokens,
-        )
         translations = world.gather_texts(translator.translate_share(sources, world.rank, world.size))
-    finally:
-        model.train(was_training)
     score = score_translations(translations, references)
     seconds = time.perf_counter() - begin
     return Evaluation(smoothed, plain, score.bleu, score.signature, score.chrf, forced_bleu, seconds)

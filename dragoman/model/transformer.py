@@ -4,7 +4,7 @@ Shape suffixes: B batch, S source positions, T target positions, D model width, 
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ class DecodingState:
     memories: list[tuple[Tensor, Tensor]]
     mask_B11S: Tensor | None
     caches: list[KeyValueCache]
-    num_decoded: int = field(default=0)
+    num_decoded: int = 0
 
     def select_targets(self, rows: Tensor) -> None:
         """Reorders what belongs to the hypotheses, leaving the sources as they are."""
@@ -162,19 +162,13 @@ class Transformer(nn.Module):
 
         Targets need no mask: padding comes last, and a causal decoder never looks ahead.
         """
-        mask_B11S = padding_mask(source_lengths_B, source_BS.shape[1], source_BS.device)
-        memory_BSD = self.encoder(self._embed(source_BS, self._source_table), mask_B11S)
-        states_BTD: Tensor = self.decoder(
-            self._embed(target_BT, self.target_embedding), self.decoder.project_memory(memory_BSD), mask_B11S
-        )
+        memories, mask_B11S = self._encode(source_BS, source_lengths_B)
+        states_BTD: Tensor = self.decoder(self._embed(target_BT, self.target_embedding), memories, mask_B11S)
         return states_BTD
 
     def start_decoding(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecodingState:
         """Encodes sources once, ready for `decode_next`."""
-        mask_B11S = padding_mask(source_lengths_B, source_BS.shape[1], source_BS.device)
-        memory_BSD = self.encoder(self._embed(source_BS, self._source_table), mask_B11S)
-        caches = [KeyValueCache() for _ in self.decoder.layers]
-        return DecodingState(self.decoder.project_memory(memory_BSD), mask_B11S, caches)
+        return DecodingState(*self._encode(source_BS, source_lengths_B), [KeyValueCache() for _ in self.decoder.layers])
 
     def decode_next(self, token_B: Tensor, state: DecodingState) -> Tensor:
         """Logits [B, V] of the token after `token_B`; the state moves on by one position."""
@@ -183,9 +177,12 @@ class Transformer(nn.Module):
         state.num_decoded += 1
         return linear(states_B1D[:, 0], self.target_embedding)
 
-    @property
-    def _source_table(self) -> nn.Parameter:
-        return self.target_embedding if self.source_embedding is None else self.source_embedding
+    def _encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        """The source as each decoder layer attends to it, and its padding mask."""
+        mask_B11S = padding_mask(source_lengths_B, source_BS.shape[1], source_BS.device)
+        table_VD = self.target_embedding if self.source_embedding is None else self.source_embedding
+        memory_BSD = self.encoder(self._embed(source_BS, table_VD), mask_B11S)
+        return self.decoder.project_memory(memory_BSD), mask_B11S
 
     def _embed(self, token_BT: Tensor, table_VD: Tensor, first_position: int = 0) -> Tensor:
         end = first_position + token_BT.shape[1]

@@ -82,6 +82,13 @@ class RunFolder:
         return self.config.exists()
 
 
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step a checkpoint's folder is named after."""
+    match = _STEP_NAME.fullmatch(checkpoint.name)
+    assert match, checkpoint
+    return int(match[1])
+
+
 def open_run(path: Path) -> RunFolder:
     """An existing run; anything else is an error that says what is missing."""
     run = RunFolder(path)

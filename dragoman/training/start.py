@@ -31,14 +31,13 @@ KEPT_ON_RESUME = (
 def start_run(run: RunFolder, settings: Settings, num_workers: int) -> bool:
     """Creates the run folder, with everything the run needs written into it, and trains; False if it was stopped."""
     require_free_folder(run)
-    settings = check_settings(settings, num_workers)
-    corpus = PreparedCorpus.open(settings.data.prepared)
+    corpus = check_settings(settings, num_workers)
     try:
         run.tokenizers.mkdir(parents=True, exist_ok=True)
         for side in ("source", "target") if not corpus.is_joint else ("source",):
             origin = tokenizer_path(corpus.folder, side, corpus.is_joint)
             shutil.copyfile(origin, run.tokenizers / origin.name)
-        write_text(run.config, dump_settings(settings, describe_origin()))
+        write_text(run.config, dump_settings(_with_absolute_data(settings), describe_origin()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
     return _launch(run, num_workers)
@@ -54,7 +53,8 @@ def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], 
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
             raise UsageError(f"A resumed run must keep {section}.{key} = {old}, not {new}: start a new run for that.")
-    settings = check_settings(settings, num_workers)
+    check_settings(settings, num_workers)
+    settings = _with_absolute_data(settings)
     warnings: list[str] = []
     if newest_whole_checkpoint(run, warnings.append) is None:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
@@ -74,8 +74,8 @@ def require_free_folder(run: RunFolder) -> None:
         raise UserError(f"{run.path} exists and is not a run folder. Choose another one with --run-dir.")
 
 
-def check_settings(settings: Settings, num_workers: int) -> Settings:
-    """What can be known to fail is said now, not by a worker; returns the settings with paths made absolute."""
+def check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
+    """What can be known to fail is said now, not by a worker; returns the corpus, found whole."""
     virtual_workers = settings.training.virtual_workers
     if num_workers < 1:
         raise UsageError(f"--workers takes a number of at least 1, not {num_workers}.")
@@ -86,6 +86,11 @@ def check_settings(settings: Settings, num_workers: int) -> Settings:
         )
     corpus = PreparedCorpus.open(settings.data.prepared)
     resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
+    return corpus
+
+
+def _with_absolute_data(settings: Settings) -> Settings:
+    """A run may be resumed from elsewhere."""
     data = settings.data.model_copy(update={"prepared": settings.data.prepared.resolve()})
     return settings.model_copy(update={"data": data})
 

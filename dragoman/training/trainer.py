@@ -11,6 +11,7 @@ from dragoman.corpus.batching import FIRST_POSITION, BatchSettings, BatchStream,
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.evaluation.teacher_forcing import teacher_forced_predictions
 from dragoman.evaluation.validation import evaluate_on_dev
+from dragoman.model.mode import evaluating
 from dragoman.model.presets import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.monitoring.console import format_seconds
@@ -159,9 +160,8 @@ class Trainer:
         """The first pair of a batch, and what the model now says of it when fed with the reference."""
         model, corpus = self.learner.model, self._corpus
         first = batch.first_pair()
-        model.eval()
-        prediction = teacher_forced_predictions(model, first, self._settings.training.precision)[0]
-        model.train()
+        with evaluating(model):
+            prediction = teacher_forced_predictions(model, first, self._settings.training.precision)[0]
         begin_mark = "<s>"
         return Sample(
             source=[begin_mark, *corpus.source_tokenizer.pieces(first.source[0])],

@@ -23,8 +23,7 @@ from dragoman.monitoring.watcher import RunWatcher, Watcher
 from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder
-from dragoman.training.checkpoint import read_state
+from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
 from dragoman.training.trainer import Trainer
 
@@ -53,7 +52,7 @@ def work(run: RunFolder, settings: Settings, world: World) -> None:
         checkpoint = agree_on_checkpoint(run, world, console)
         watcher = Watcher()
         if console:
-            first_step = 0 if checkpoint is None else read_state(checkpoint).step
+            first_step = 0 if checkpoint is None else checkpoint_step(checkpoint)
             sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
             watcher = RunWatcher(console, sinks, settings.training.max_steps)
         corpus = PreparedCorpus.open(settings.data.prepared)
@@ -65,7 +64,7 @@ def agree_on_checkpoint(run: RunFolder, world: World, console: RunConsole | None
     newest = newest_whole_checkpoint(run, console.say) if console else None
     if console and newest is None and run.checkpoint_steps():
         raise UserError(f"No checkpoint in {run.checkpoints} is whole; nothing was changed.")
-    (step,) = world.largest_numbers([-1 if newest is None else read_state(newest).step])
+    (step,) = world.largest_numbers([-1 if newest is None else checkpoint_step(newest)])
     return None if step < 0 else run.checkpoint(int(step))
 
 

@@ -12,7 +12,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_weights
 from dragoman.run.checkpoints import MODEL_FILE, find_checkpoint
 from dragoman.run.config import Settings, load_settings
-from dragoman.run.folder import open_run
+from dragoman.run.folder import checkpoint_step, open_run
 from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator
 
@@ -28,7 +28,7 @@ class LoadedRun:
     @property
     def step(self) -> int:
         """The step the weights are of."""
-        return int(self.checkpoint.name.removeprefix("step-"))
+        return checkpoint_step(self.checkpoint)
 
 
 def load_run(

@@ -1,12 +1,13 @@
 """Lines of text in, lines of text out: tokenize, batch by length, search, detokenize."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from dragoman.corpus.tokenizer import EOS_ID, PAD_ID, Tokenizer
+from dragoman.corpus.batching import pad_sentences
+from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.model.mode import evaluating
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
@@ -92,7 +93,7 @@ class Translator:
         if rank == 0:
             translations += [(index, Translation("", 0.0)) for index in blank]
             _report(progress, len(blank))
-        with _evaluating(self._model):
+        with evaluating(self._model):
             for batch in form_batches(filled, self._batch_tokens)[rank::size]:
                 translations += self._translate_batch(batch)
                 _report(progress, len(batch))
@@ -131,9 +132,9 @@ class Translator:
         parts_per_search = max(1, self._batch_tokens // longest)
         best: list[Hypothesis] = []
         for begin in range(0, len(parts), parts_per_search):
-            source, lengths = _pad(parts[begin : begin + parts_per_search])
-            source = source.to(self._model.target_embedding.device)
-            found = beam_search(self._model, source, lengths, self._settings, self._target_tokenizer.num_pieces)
+            source_BS, lengths_B = map(torch.from_numpy, pad_sentences(parts[begin : begin + parts_per_search]))
+            source_BS = source_BS.to(self._model.target_embedding.device)
+            found = beam_search(self._model, source_BS, lengths_B, self._settings, self._target_tokenizer.num_pieces)
             best += [hypotheses[0] for hypotheses in found]
         return best
 
@@ -170,25 +171,6 @@ def cut_at_words(ids: list[int], is_word_start: list[bool], max_ids: int) -> lis
     return [*parts, ids[begin:]]
 
 
-def _pad(parts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sources ended by EOS and filled up with PAD, and their lengths; both on the host."""
-    lengths = [len(part) + 1 for part in parts]
-    rows = [[*part, EOS_ID] + [PAD_ID] * (max(lengths) - len(part) - 1) for part in parts]
-    return torch.tensor(rows), torch.tensor(lengths)
-
-
 def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
     if progress is not None and num_lines:
         progress(num_lines)
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switches dropout off inside the block; every module then gets back the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, was_training in modes:
-            module.training = was_training
