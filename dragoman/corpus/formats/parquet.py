@@ -1,0 +1,179 @@
+"""Parquet: two columns of text, or a column "translation" with a field for each language. Needs pyarrow."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from dragoman.corpus.formats.bad_lines import AddBadLine, Unreadable
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block
+from dragoman.corpus.formats.compression import NoteBytes, check_expansion, open_seekable
+from dragoman.corpus.formats.jsonl import SIDE_KEYS, TRANSLATION_KEY
+from dragoman.corpus.formats.languages import Languages, ask_for_languages, find_language, tell_languages
+from dragoman.corpus.formats.sentences import decode_sentence, join_lines, too_long
+from dragoman.run.errors import UserError
+
+# Sentences of the largest size allowed, on both sides, take 128 MiB.
+_ROWS_PER_BATCH = 1024
+
+ColumnPath = tuple[str, ...]
+"""A column, or a field of a column: ("translation", "en")."""
+
+
+class ParquetReader:
+    """Reads the rows of a Parquet file."""
+
+    what = "row"
+
+    def __init__(
+        self,
+        path: Path,
+        languages: Languages | None,
+        max_expansion: int,
+        add_bad_line: AddBadLine,
+        note_bytes: NoteBytes,
+    ) -> None:
+        self._path, self._max_expansion = path, max_expansion
+        self._languages = languages
+        self._add_bad_line, self._note_bytes = add_bad_line, note_bytes
+        self._notices: list[str] = []
+
+    def pieces(self) -> Iterator[Block]:
+        """Yields runs of pairs without a bad row between them."""
+        pyarrow = _import_pyarrow()
+        with open_seekable(self._path, self._max_expansion) as file:
+            try:
+                yield from self._read_rows(file)
+            except (pyarrow.ArrowException, OSError) as problem:
+                detail = str(problem).splitlines()[0]
+                raise UserError(f"{self._path} is no Parquet file, or a damaged one: {detail}") from None
+
+    def notices(self) -> list[str]:
+        """What the user should know about the file, one sentence each."""
+        return self._notices
+
+    def _read_rows(self, file: IO[bytes]) -> Iterator[Block]:
+        from pyarrow import parquet
+
+        # Without pre-buffering, no more than the pages at hand stand in memory.
+        table = parquet.ParquetFile(file, pre_buffer=False)
+        if table.metadata.num_rows == 0:
+            raise UserError(f"{self._path} is empty: it has no rows.")
+        columns = self._choose_columns(table.schema_arrow)
+        num_bytes = file.seek(0, os.SEEK_END)
+        self._check_size(table.metadata, columns, num_bytes)
+        number = 1
+        names = [".".join(column) for column in columns]
+        for batch in table.iter_batches(_ROWS_PER_BATCH, columns=names, use_threads=False):
+            yield from self._pairs(number, columns, batch)
+            number += batch.num_rows
+            self._note_bytes(num_bytes * batch.num_rows // table.metadata.num_rows)
+
+    def _choose_columns(self, schema: Any) -> tuple[ColumnPath, ColumnPath]:
+        source, target = self._find_columns(schema)
+        for column in (source, target):
+            _check_is_text(self._path, schema, column)
+        return source, target
+
+    def _find_columns(self, schema: Any) -> tuple[ColumnPath, ColumnPath]:
+        for source, target in SIDE_KEYS:
+            if source in schema.names and target in schema.names:
+                return (source,), (target,)
+        names: list[str] = schema.names
+        parents: ColumnPath = ()
+        if TRANSLATION_KEY in names and _is_struct(schema.field(TRANSLATION_KEY).type):
+            names, parents = [child.name for child in schema.field(TRANSLATION_KEY).type], (TRANSLATION_KEY,)
+        source, target = self._find_languages(names)
+        return (*parents, source), (*parents, target)
+
+    def _find_languages(self, names: list[str]) -> Languages:
+        """The names that stand for the languages; two names without languages are taken in their order."""
+        if self._languages is None:
+            if len(names) != 2:
+                raise ask_for_languages(self._path, names)
+            self._notices.append(tell_languages(self._path, (names[0], names[1])))
+            return names[0], names[1]
+        source, target = (find_language(language, names) for language in self._languages)
+        if source is None or target is None:
+            raise UserError(
+                f"{self._path} has the columns {', '.join(names)}; name those with the text source and target, "
+                f"or {self._languages[0]} and {self._languages[1]}."
+            )
+        return source, target
+
+    def _check_size(self, metadata: Any, columns: tuple[ColumnPath, ColumnPath], num_file_bytes: int) -> None:
+        """Refuses a small file whose pages would unpack to a large one."""
+        names = {".".join(column) for column in columns}
+        num_bytes = sum(
+            chunk.total_uncompressed_size
+            for group in map(metadata.row_group, range(metadata.num_row_groups))
+            for chunk in map(group.column, range(group.num_columns))
+            if chunk.path_in_schema in names
+        )
+        check_expansion(self._path, num_bytes, num_file_bytes, self._max_expansion)
+
+    def _pairs(self, number: int, columns: tuple[ColumnPath, ColumnPath], batch: Any) -> Iterator[Block]:
+        source_values, target_values = (_values(batch, column) for column in columns)
+        source_name, target_name = (f"column '{'.'.join(column)}'" for column in columns)
+        piece = Block(number, [], [])
+        for source_value, target_value in zip(source_values, target_values, strict=True):
+            try:
+                source, target = _sentence(source_value, source_name), _sentence(target_value, target_name)
+            except Unreadable as fault:
+                self._add_bad_line(self._path, number, fault)
+                yield piece
+                piece = Block(number + 1, [], [])
+            else:
+                piece.sources.append(source)
+                piece.targets.append(target)
+            number += 1
+        yield piece
+
+
+def _import_pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError("Parquet needs pyarrow: pip install 'dragoman[parquet]'") from None
+    return pyarrow
+
+
+def _is_struct(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_struct(kind))
+
+
+def _check_is_text(path: Path, schema: Any, column: ColumnPath) -> None:
+    """Refuses a column of another type: every row of it would be bad."""
+    from pyarrow import types
+
+    kind = schema.field(column[0]).type
+    for name in column[1:]:
+        kind = kind.field(name).type
+    value_kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(value_kind) or types.is_large_string(value_kind) or types.is_string_view(value_kind)):
+        raise UserError(f"{path}: column '{'.'.join(column)}' holds {kind}, not text (string).")
+
+
+def _values(batch: Any, column: ColumnPath) -> list[bytes | None]:
+    """A column's values as bytes, because Parquet promises UTF-8 and nobody checks it."""
+    from pyarrow import large_binary, large_string
+
+    values = batch.column(column[0])
+    for name in column[1:]:
+        # A null pair has null texts, which `field` would not know of.
+        (index,) = (i for i in range(values.type.num_fields) if values.type.field(i).name == name)
+        values = values.flatten()[index]
+    if not values.type.equals(large_string()):
+        values = values.cast(large_string(), safe=False)
+    values_as_bytes: list[bytes | None] = values.view(large_binary()).to_pylist()
+    return values_as_bytes
+
+
+def _sentence(value: bytes | None, name: str) -> str:
+    if value is None:
+        raise Unreadable(f"has no text in {name}")
+    if len(value) > MAX_LINE_BYTES:
+        raise too_long(len(value))
+    return join_lines(decode_sentence(value, unit=name))
