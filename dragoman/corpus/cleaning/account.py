@@ -1,0 +1,199 @@
+"""The account of a cleaning: how many pairs each filter dropped, with examples, for people and for programs."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dragoman.corpus.cleaning.clean import Dropped, Example
+from dragoman.corpus.cleaning.filters import Rules
+from dragoman.corpus.cleaning.language import is_known_language
+from dragoman.corpus.cleaning.scripts import has_known_script
+
+# In the order in which they are applied.
+FILTER_MEANINGS: dict[str, str] = {
+    "empty": "a side without text",
+    "reserved_characters": "▁ (U+2581) or ▅ (U+2585), which the tokenizer keeps for itself",
+    "control_characters": "control or private-use characters, or marks of a failed conversion",
+    "length_words": "a side with too few or too many words",
+    "length_characters": "a side with too few or too many characters",
+    "length_ratio": "one side much longer than the other",
+    "identical": "source and target the same",
+    "script": "a side in another script than its language's",
+    "language": "a side surely in another language",
+    "numbers": "different numbers on the two sides",
+    "overlap": "a sentence of a given dev or test set",
+    "duplicates": "the same pair again",
+    "near_duplicates": "the same pair but for case, digits, punctuation and blanks",
+    "held_out": "a sentence of a pair that was held out for dev or test",
+}
+
+_MAX_PLACE_CHARACTERS = 40
+_MAX_SIDE_CHARACTERS = 44
+_MIN_FENCE = 3
+
+
+class Account:
+    """Counts what was read and dropped, block by block; blocks are added in the order of the text."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.num_read = 0
+        self._found = {name: Dropped() for name in FILTER_MEANINGS}
+
+    @property
+    def num_kept(self) -> int:
+        """Pairs that no filter dropped."""
+        return self.num_read - sum(map(self._num_dropped, self._found))
+
+    def add(self, num_read: int, dropped: Mapping[str, Dropped]) -> None:
+        """Adds a block; what a filter found that is off (overlap, for one) is told, but not counted as dropped."""
+        self.num_read += num_read
+        for name, more in dropped.items():
+            self._found[name].merge(more)
+
+    def record(self) -> dict[str, Any]:
+        """The account as plain values for JSON; every filter is listed, in order, also those that are off."""
+        return {"num_read": self.num_read, "num_kept": self.num_kept, "filters": list(map(self._entry, self._found))}
+
+    def markdown(self) -> str:
+        """The account as a page: a table of the filters, then the first pairs that each dropped."""
+        lines = ["# Cleaning", "", kept_sentence(self.record()), "", *self._markdown_table()]
+        for name, found in self._found.items():
+            if found.examples:
+                lines += ["", f"## {name}", "", *_fenced(found.examples)]
+        return "\n".join(lines) + "\n"
+
+    def table_lines(self) -> list[str]:
+        """The account as lines for the terminal: an aligned table, then the first pairs that each filter dropped."""
+        return table_lines(self.record())
+
+    def why_nothing_is_left(self) -> str:
+        """The sentence for a text of which every pair was dropped: the filters that dropped most, to be changed."""
+        if not self.num_read:
+            return "The training files hold no pair at all; give more text."
+        dropped = sorted(((self._num_dropped(name), name) for name in self._found), reverse=True)
+        reasons = ", ".join(f"{name} {number:,}" for number, name in dropped[:3] if number)
+        return (
+            f"Cleaning dropped all {self.num_read:,} pairs ({reasons}). If the text is as you want it, switch a filter "
+            f"off, e.g. --filter {dropped[0][1]}=off, or all with --cleaning none."
+        )
+
+    def _num_dropped(self, name: str) -> int:
+        return self._found[name].num_pairs if self.rules.is_on(name) else 0
+
+    def _share(self, num_pairs: int) -> float:
+        return num_pairs / self.num_read if self.num_read else 0.0
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        num_dropped = self._num_dropped(name)
+        return {
+            "name": name,
+            "is_on": self.rules.is_on(name),
+            "num_found": self._found[name].num_pairs,
+            "num_dropped": num_dropped,
+            "share": self._share(num_dropped),
+            "examples": [asdict(example) for example in self._found[name].examples],
+        }
+
+    def _markdown_table(self) -> Iterator[str]:
+        yield "| filter | drops pairs with | pairs dropped | share |"
+        yield "|---|---|---:|---:|"
+        for name, meaning in FILTER_MEANINGS.items():
+            _, num_dropped, share = _row(self._entry(name))
+            yield f"| {name} | {meaning}{_threshold(name, self.rules)} | {num_dropped} | {share} |"
+
+
+def kept_sentence(record: Mapping[str, Any]) -> str:
+    """How much was kept, from what `Account.record` gave."""
+    num_read, num_kept = record["num_read"], record["num_kept"]
+    return (
+        f"{num_kept:,} of {num_read:,} pairs were kept ({_percent(num_kept / num_read if num_read else 0.0)}). "
+        "A dropped pair is counted for the first filter, from top to bottom, that it failed."
+    )
+
+
+def table_lines(record: Mapping[str, Any]) -> list[str]:
+    """The table and the examples of `Account.table_lines`, from what `Account.record` gave."""
+    rows = [("filter", "pairs dropped", "share"), *map(_row, record["filters"])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [
+        f"{name:<{widths[0]}}  {num_dropped:>{widths[1]}}  {share:>{widths[2]}}" for name, num_dropped, share in rows
+    ]
+    return [line.rstrip() for line in table] + list(_example_lines(record["filters"]))
+
+
+def _row(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Filter, pairs dropped and share, as text."""
+    name, num_found = entry["name"], entry["num_found"]
+    if entry["is_on"]:
+        return name, f"{num_found:,}", _percent(entry["share"])
+    return name, f"off; {num_found:,} found, kept" if num_found else "off", ""
+
+
+def _example_lines(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for entry in entries:
+        if entry["examples"]:
+            yield ""
+            yield f"{entry['name']}, for example:"
+            yield from (_example_line(Example(**example)) for example in entry["examples"])
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}".replace("%", " %")
+
+
+def _threshold(name: str, rules: Rules) -> str:
+    """The threshold of a filter that is on and has one, in words, to stand after its meaning."""
+    if not rules.is_on(name):
+        return ""
+    match name, getattr(rules, name):
+        case "length_words" | "length_characters", (least, most):
+            return f" (kept: {least:,} to {most:,})"
+        case "length_ratio", most:
+            return f" (kept: up to {most:g} times)"
+        case "script", share:
+            return f" (kept: {_percent(share)} or more of its letters{_unchecked(has_known_script, rules)})"
+        case "language", least:
+            return f" (from {least:,} characters on{_unchecked(is_known_language, rules)})"
+        case _:
+            return ""
+
+
+def _unchecked(is_known: Callable[[str], bool], rules: Rules) -> str:
+    return "".join(f"; {code} is not checked" for code in rules.languages or () if not is_known(code))
+
+
+def visible(text: str) -> str:
+    """Escapes what is not printable, so that no text of a corpus can command a terminal or break a line."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def _fenced(examples: list[Example]) -> list[str]:
+    """Examples as a block of code, within a fence that no line of theirs can close."""
+    lines = [
+        line
+        for example in examples
+        for line in (
+            visible(example.place),
+            f"  source: {visible(example.source)}",
+            f"  target: {visible(example.target)}",
+        )
+    ]
+    longest_run = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(_MIN_FENCE, longest_run + 1)
+    return [f"{fence}text", *lines, fence]
+
+
+def _example_line(example: Example) -> str:
+    place = visible(example.place)
+    if len(place) > _MAX_PLACE_CHARACTERS:
+        # The end holds the file's name and the line.
+        place = "…" + place[1 - _MAX_PLACE_CHARACTERS :]
+    return f"  {place}: {_cut(visible(example.source))} ||| {_cut(visible(example.target))}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SIDE_CHARACTERS else text[: _MAX_SIDE_CHARACTERS - 1] + "…"

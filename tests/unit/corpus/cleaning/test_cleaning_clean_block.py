@@ -1,0 +1,137 @@
+"""Cleaning of blocks: nothing is lost or counted twice, and `seeds` is Moses' rule."""
+
+import json
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.corpus.cleaning.clean import CleanBlock, Dropped, Example, clean_block
+from dragoman.corpus.cleaning.filters import Rules, resolve_rules
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.run.preparation import PrepareSettings
+
+STRICT = resolve_rules(PrepareSettings(cleaning="strict", languages="en-de"))
+LINES = st.one_of(
+    st.text(max_size=30),
+    st.text(st.sampled_from("ab1 \t\u00a0▁é好\x1b\u200d"), max_size=12),
+    st.sampled_from(["Good morning", "Guten Morgen", "", "  "]),
+)
+PAIRS = st.lists(st.tuples(LINES, LINES), max_size=12)
+
+
+def clean(pairs: list[tuple[str, str]], rules: Rules) -> CleanBlock:
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    return clean_block(sources, targets, rules, lambda index: f"my.en, line {index + 1}")
+
+
+def is_subsequence(part: list, whole: list) -> bool:
+    rest = iter(whole)
+    return all(item in rest for item in part)
+
+
+@given(PAIRS, st.sampled_from([STRICT, Rules(), Rules(empty=True, numbers=True)]))
+def test_each_pair_is_left_or_dropped_once_and_order_is_kept(pairs, rules):
+    block = clean(pairs, rules)
+    survivors = list(zip(block.sources, block.targets, strict=True))
+    assert len(survivors) + sum(dropped.num_pairs for dropped in block.dropped.values()) == len(pairs)
+    assert is_subsequence(survivors, [(normalise(source), normalise(target)) for source, target in pairs])
+    assert [(normalise(pairs[index][0]), normalise(pairs[index][1])) for index in block.indices] == survivors
+    assert set(block.dropped) <= set(rules.order())
+    # What is left has nothing more to be dropped.
+    assert clean(survivors, rules).dropped == {}
+
+
+def test_a_pair_is_counted_for_the_first_filter_it_fails():
+    pairs = [("", ""), ("a▁\x1b", "a▁\x1b"), ("\x1b", "\x1b"), ("a", "a"), ("a", "b")]
+    block = clean(pairs, Rules(empty=True, control_characters=True, identical=True))
+    assert {name: dropped.num_pairs for name, dropped in block.dropped.items()} == {
+        "empty": 1,
+        "reserved_characters": 1,
+        "control_characters": 1,
+        "identical": 1,
+    }
+    assert (block.sources, block.targets) == (["a"], ["b"])
+
+
+def test_the_first_three_are_examples_with_their_places():
+    block = clean([("x", "y"), *[(f"▁{number}", "z") for number in range(5)]], Rules())
+    dropped = block.dropped["reserved_characters"]
+    assert dropped.num_pairs == 5
+    assert dropped.examples == [Example(f"my.en, line {number + 2}", f"▁{number}", "z") for number in range(3)]
+
+
+def test_pairs_that_are_left_can_be_counted_and_removed_later():
+    block = clean([("▁", "x"), ("a", "1"), ("b", "2"), ("▁", "y"), ("c", "3")], Rules())
+    assert block.indices == [1, 2, 4]
+    block.count("duplicates", [0, 2], lambda index: f"line {index + 1}")
+    block.count("overlap", [], str)
+    block.remove([0, 2])
+    assert block.dropped["duplicates"] == Dropped(2, [Example("line 2", "a", "1"), Example("line 5", "c", "3")])
+    assert "overlap" not in block.dropped
+    assert (block.sources, block.targets, block.indices) == (["b"], ["2"], [2])
+
+
+def test_places_are_asked_for_examples_only():
+    asked = []
+    clean_block(["▁"] * 5 + ["a"], ["b"] * 6, Rules(), lambda index: asked.append(index) or "")
+    assert asked == [0, 1, 2]
+
+
+def test_examples_are_cut_but_survivors_are_not():
+    block = clean([("▁" * 500, "a" * 200), ("b" * 500, "c")], Rules())
+    example = block.dropped["reserved_characters"].examples[0]
+    assert example.source == "▁" * 199 + "…"
+    assert example.target == "a" * 200
+    assert block.sources == ["b" * 500]
+
+
+def test_without_normalisation_text_stays_as_it_is():
+    block = clean([(" a  b\u00a0c ", "u\u0308\tx ")], Rules(normalise=False))
+    assert (block.sources, block.targets) == (["a  b\u00a0c"], ["u\u0308\tx"])
+
+
+def test_sides_of_unequal_length_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        clean_block(["a"], [], Rules(), str)
+
+
+@given(PAIRS)
+def test_what_was_dropped_survives_json(pairs):
+    for dropped in clean(pairs, STRICT).dropped.values():
+        stored = json.dumps(dropped.to_dict(), ensure_ascii=False).encode()
+        assert Dropped.from_dict(json.loads(stored)) == dropped
+
+
+def test_lone_surrogates_in_examples_can_be_written():
+    block = clean([("a \ud800", "b")], Rules(control_characters=True))
+    assert block.dropped["control_characters"].examples[0].source.encode() == b"a ?"
+
+
+def survives_moses(source: str, target: str) -> bool:
+    """The rule of clean-corpus-n with 1 80, told again: words stand between white space, 1 to 80 of them, 9 to 1."""
+    num_source, num_target = (len(re.findall(r"\S+", line)) for line in (source, target))
+    if min(num_source, num_target) < 1 or max(num_source, num_target) > 80:
+        return False
+    return num_source / num_target <= 9 and num_target / num_source <= 9
+
+
+def moses_line(num_words: int, chance: random.Random) -> str:
+    blanks = [" ", "  ", "\t", " \t ", "\u00a0", "\u2003", "\u3000", "\r", "\u2028"]
+    words = [chance.choice(["a", "Wort", "été", "слово", "1,5", "|", "--", "\u200b"]) for _ in range(num_words)]
+    ends = chance.choice(["", " ", "\t", "\u00a0 "]), chance.choice(["", " ", " \n"])
+    return ends[0] + "".join(word + chance.choice(blanks) for word in words) + ends[1]
+
+
+@pytest.mark.parametrize("normalises", [True, False])
+def test_seeds_is_the_rule_of_moses(normalises):
+    chance = random.Random(5)
+    lengths = [0, 1, 2, 8, 9, 10, 11, 18, 19, 72, 73, 79, 80, 81, 82]
+    pairs = [(moses_line(one, chance), moses_line(other, chance)) for one in lengths for other in lengths]
+    expected = [pair for pair in pairs if survives_moses(*pair)]
+    assert 50 < len(expected) < len(pairs) - 50
+    block = clean(pairs, resolve_rules(PrepareSettings(cleaning="seeds", normalise=normalises)))
+    survivors = list(zip(block.sources, block.targets, strict=True))
+    assert [tuple(map(str.split, pair)) for pair in survivors] == [tuple(map(str.split, pair)) for pair in expected]
