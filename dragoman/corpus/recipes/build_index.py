@@ -1,0 +1,50 @@
+"""Writes mtdata's index of parallel text as JSON lines. Run as a program of its own: python build_index.py OUT
+
+A process of its own, because importing mtdata's index writes and loads a pickle, runs any mtdata*.py of the current
+folder, and takes over logging. Imports nothing of dragoman, so that it starts from anywhere.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+# In the order in which mtdata's own parser looks for them in a file's ending.
+FORMATS = ("tsv", "csvwithheader", "raw", "txt", "tmx", "sgm", "wmt21xml", "hfds", "xlsx")
+
+
+def find_format(ending: str) -> str:
+    """The format that mtdata's parser would choose for an ending such as tsv.gz."""
+    found = next((name for name in FORMATS if name in ending), ending)
+    return "txt" if found == "raw" else found
+
+
+def describe(entry: Any) -> dict[str, Any]:
+    """One mtdata entry as plain values."""
+    has_many_urls = not isinstance(entry.url, str)
+    urls = list(entry.url) if has_many_urls else [entry.url]
+    return {
+        "id": str(entry.did),
+        "urls": urls,
+        # As mtdata's cache calls them.
+        "filenames": [url.split("/")[-1] for url in urls] if has_many_urls else [entry.filename],
+        "members": list(entry.in_paths or ()),
+        "format": find_format(entry.in_ext or entry.ext),
+        "columns": list(entry.cols or (0, 1)),
+    }
+
+
+def main(out: Path) -> None:
+    """Writes the language codes on the first line, then one dataset a line."""
+    from mtdata.index import INDEX
+    from mtdata.iso.iso639_1 import ISO693_1_to_3
+
+    with out.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(json.dumps({"languages": ISO693_1_to_3}) + "\n")
+        for entry in INDEX.get_entries():
+            if len(entry.did.langs) == 2:
+                file.write(json.dumps(describe(entry), ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,234 @@
+"""`dragoman data get`: downloads a recipe's datasets, writes them as plain text, and a config that prepares them.
+
+DIR/recipe.json grows by one part at a time, so an interrupted get goes on where it stopped.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dragoman.corpus.recipes.archives import DamagedDownloadError
+from dragoman.corpus.recipes.catalogue import Recipe, find_recipe
+from dragoman.corpus.recipes.download import Show, cached_path, download, forget, is_cached
+from dragoman.corpus.recipes.extraction import Extracted, extract
+from dragoman.corpus.recipes.index import Dataset, Index, LanguagePair, cache_folder, load_index, parse_languages
+from dragoman.run.errors import UsageError, UserError
+from dragoman.run.files import read_json, sha256, write_json, write_text
+from dragoman.run.toml import dump_toml
+
+RECORD_NAME = "recipe.json"
+CONFIG_NAME = "prepare.toml"
+_TABLES = {"train": "prepare.corpora", "dev": "prepare.dev", "test": "prepare.test"}
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file as it was when it was written; `name` is a file name, or the URL of a download."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One dataset of a recipe, fetched."""
+
+    part: str
+    """train, dev or test."""
+    dataset: str
+    """Its id in mtdata."""
+    name: str
+    """What prepare.toml calls it."""
+    texts: tuple[tuple[str, ...], ...]
+    """File names: (source, target), or single files that hold both sides."""
+    num_pairs: int | None
+    num_repaired_lines: int
+    num_skipped_rows: int
+    files: tuple[FileRecord, ...]
+    downloads: tuple[FileRecord, ...]
+
+
+def get_recipe(
+    name: str,
+    out: Path,
+    say: Say,
+    progress: Show,
+    languages: LanguagePair | None = None,
+    index: Index | None = None,
+) -> list[Part]:
+    """Fetches a recipe, or one mtdata dataset by its id, into a folder; with `languages`, in the direction they say."""
+    index = index or load_index(say)
+    recipe = find_recipe(name, index)
+    pair = _choose_direction(recipe, languages, index)
+    datasets = [(part, _find_dataset(dataset_id, pair, index)) for part, dataset_id in recipe.dataset_ids]
+    with _failed_writes_are_told(out):
+        out.mkdir(parents=True, exist_ok=True)
+        fetch = _Fetch(recipe, pair, out, index, say, progress)
+        say(f"Downloads are kept in {cache_folder()} (set MTDATA to change that).")
+        parts = [fetch.get_part(part, dataset) for part, dataset in datasets]
+        _write_config(recipe, pair, parts, out)
+    return parts
+
+
+@contextmanager
+def _failed_writes_are_told(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise UserError(
+            f"{problem.filename or out} cannot be written: {problem.strerror}. "
+            "Mend that or choose another folder; running the same command again continues."
+        ) from None
+
+
+def _choose_direction(recipe: Recipe, languages: LanguagePair | None, index: Index) -> LanguagePair:
+    own = parse_languages(recipe.languages)
+    if languages is None:
+        return own
+    if {index.primary_code(tag) for tag in languages} != {index.primary_code(tag) for tag in own}:
+        raise UsageError(f"{recipe.name} is for {recipe.languages} (either way round), not {'-'.join(languages)}.")
+    return index.short_code(languages[0]), index.short_code(languages[1])
+
+
+def _find_dataset(dataset_id: str, languages: LanguagePair, index: Index) -> Dataset:
+    dataset = index.find(dataset_id)
+    if dataset is None:
+        raise UserError(f"mtdata {version('mtdata')} does not know {dataset_id}; install another version of mtdata.")
+    if not dataset.is_readable:
+        raise UserError(
+            f"{dataset_id} comes in a form that cannot be fetched here ({dataset.format}); "
+            f"see: dragoman data list --languages {'-'.join(languages)}"
+        )
+    return dataset
+
+
+class _Fetch:
+    """One recipe on its way into one folder, and the record of what is there already."""
+
+    def __init__(
+        self, recipe: Recipe, languages: LanguagePair, out: Path, index: Index, say: Say, progress: Show
+    ) -> None:
+        self.languages, self.out, self.index, self.say, self.progress = languages, out, index, say, progress
+        self._record_path = out / RECORD_NAME
+        self._header = {"name": recipe.name, "languages": "-".join(languages), "mtdata_version": version("mtdata")}
+        self._parts = _read_record(self._record_path, self._header)
+
+    def get_part(self, part: str, dataset: Dataset) -> Part:
+        """The part as it is in the folder, or else fetched."""
+        known = self._parts.get((part, dataset.id))
+        if known is not None and _is_intact(known, self.out):
+            self.say(f"{dataset.id} is there already.")
+            return known
+        if known is not None:
+            self.say(f"Files of {dataset.id} were changed or removed since they were written; writing them again.")
+        fetched = self._fetch(part, dataset)
+        self._parts[part, dataset.id] = fetched
+        write_json(self._record_path, self._header | {"parts": [asdict(part) for part in self._parts.values()]})
+        self._tell(fetched)
+        return fetched
+
+    def _fetch(self, part: str, dataset: Dataset) -> Part:
+        downloads = list(self._download(dataset))
+        # The two languages are the same in all of a recipe, so the id without them tells datasets apart.
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(dataset.id.split("-")[:-2]))
+        source, target = (self.out / f"{part}.{name}.{language}" for language in self.languages)
+        is_reversed = self.index.primary_code(dataset.languages[0]) != self.index.primary_code(self.languages[0])
+        sides = (target, source) if is_reversed else (source, target)
+        try:
+            extracted = extract(dataset, downloads, sides, self.out / f"{part}.{name}.{dataset.format}")
+        except DamagedDownloadError as problem:
+            for path in downloads:
+                forget(path)
+            raise UserError(
+                f"{dataset.id}: what came from {' and '.join(dataset.urls)} is damaged: {problem}. "
+                "It was removed; run the same command again to download it anew."
+            ) from None
+        if dataset.format != "tmx":
+            extracted.texts = [(source, target)]
+        return _describe(part, name, dataset, downloads, extracted)
+
+    def _download(self, dataset: Dataset) -> Iterator[Path]:
+        for url, filename in zip(dataset.urls, dataset.filenames, strict=True):
+            path = cached_path(cache_folder(), url, filename)
+            if not is_cached(path):
+                self.say(f"Downloading {dataset.id} from {url}")
+                try:
+                    download(url, path, self.progress)
+                except UserError as problem:
+                    raise UserError(f"{dataset.id}: {problem}") from None
+            yield path
+
+    def _tell(self, part: Part) -> None:
+        amount = f"{part.num_pairs:,} pairs" if part.num_pairs is not None else "read by dragoman prepare"
+        self.say(f"{part.part}: {part.dataset}, {amount}")
+        if part.num_repaired_lines:
+            self.say(f"{part.num_repaired_lines:,} lines of it are not UTF-8; U+FFFD stands for what is unreadable.")
+        if part.num_skipped_rows:
+            self.say(f"{part.num_skipped_rows:,} rows of it lack a side and were left out.")
+
+
+def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], extracted: Extracted) -> Part:
+    paths = [path for text in extracted.texts for path in text]
+    return Part(
+        part=part,
+        dataset=dataset.id,
+        name=name,
+        texts=tuple(tuple(path.name for path in text) for text in extracted.texts),
+        num_pairs=extracted.num_pairs,
+        num_repaired_lines=extracted.num_repaired_lines,
+        num_skipped_rows=extracted.num_skipped_rows,
+        files=tuple(FileRecord(path.name, path.stat().st_size, sha256(path)) for path in paths),
+        downloads=tuple(
+            FileRecord(url, path.stat().st_size, sha256(path))
+            for url, path in zip(dataset.urls, downloads, strict=True)
+        ),
+    )
+
+
+def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], Part]:
+    """The parts that an earlier get left; a folder of another recipe is refused."""
+    if not path.exists():
+        return {}
+    try:
+        record = read_json(path)
+        name, languages = record["name"], record["languages"]
+        parts = [_parse_part(values) for values in record["parts"]]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is not a record that dragoman wrote; remove it or choose another folder.") from None
+    if (name, languages) != (header["name"], header["languages"]):
+        raise UserError(f"{path.parent} holds {name} ({languages}); choose another folder.")
+    return {(part.part, part.dataset): part for part in parts}
+
+
+def _parse_part(values: dict[str, Any]) -> Part:
+    lists = {key: tuple(FileRecord(**record) for record in values[key]) for key in ("files", "downloads")}
+    return Part(**values | lists | {"texts": tuple(map(tuple, values["texts"]))})
+
+
+def _is_intact(part: Part, folder: Path) -> bool:
+    return all(_is_as_recorded(folder / record.name, record) for record in part.files)
+
+
+def _is_as_recorded(path: Path, record: FileRecord) -> bool:
+    return path.exists() and path.stat().st_size == record.num_bytes and sha256(path) == record.sha256
+
+
+def _write_config(recipe: Recipe, languages: LanguagePair, parts: list[Part], out: Path) -> None:
+    """Writes prepare.toml, unless it is there: it may have been edited since."""
+    path = out / CONFIG_NAME
+    if path.exists():
+        return
+    blocks = [f"# {recipe.name}, fetched by dragoman. Paths are relative to this file.\n"]
+    blocks.append(dump_toml({"prepare": {"languages": "-".join(languages)}}))
+    for part in parts:
+        for files in part.texts:
+            keys = ("source", "target") if len(files) == 2 else ("file",)
+            values = ({"name": part.name} if part.part == "train" else {}) | dict(zip(keys, files, strict=True))
+            blocks.append(dump_toml({f"[{_TABLES[part.part]}]": values}))  # one more bracket: an array of tables
+    write_text(path, "\n".join(blocks))
