@@ -14,13 +14,14 @@ import torch
 from reference_transformer import ReferenceTransformer, copy_weights, reference_step
 
 from dragoman.cluster.world import World
-from dragoman.corpus.batching import BatchStream, MicroBatch, StepPlan
+from dragoman.corpus.batching import MicroBatch, StepPlan
+from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.run.config import Settings, build_settings
 from dragoman.training.cpu import keep_freed_memory
 from dragoman.training.optimizer import set_learning_rate
 from dragoman.training.schedule import build_schedule
-from dragoman.training.trainer import batch_settings, build_learner
+from dragoman.training.trainer import build_learner, build_stream
 
 GLOBAL_BATCH_TOKENS = 4_096
 MATMUL_SIZE = 2_048
@@ -71,7 +72,7 @@ def plain_step(settings: Settings, corpus: PreparedCorpus) -> Step:
 
 def trainer_turns(step: Step, settings: Settings, corpus: PreparedCorpus) -> Callable[[int], dict[str, float]]:
     """Turns of training; reading and padding batches counts, as it does in a run."""
-    stream = BatchStream(corpus.split("train"), batch_settings(settings))
+    stream = build_stream(settings, corpus, Mixture.build(corpus.train_corpora, settings.data))
     num_done = 0
 
     def turn(num_steps: int) -> dict[str, float]:

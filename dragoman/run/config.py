@@ -4,33 +4,30 @@ The text under a field is its documentation; docs/write_configuration.py makes d
 """
 
 import os
-import tomllib
 from collections.abc import Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from dragoman.run.checking import first_problem, known_keys, parse_value, read_toml, unknown_key
 from dragoman.run.errors import UsageError
+from dragoman.run.section import Count, CountOrZero, Fraction, NotNegative, Positive, Section
 from dragoman.run.toml import dump_toml
 
-# Strict: `true` is not 1, and "5" is not 5.
-Fraction = Annotated[float, Field(ge=0, lt=1, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-CountOrZero = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Schedule = Literal[
     "transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"
 ]
 
 
-class Section(BaseModel):
-    """A table of the TOML file: typed, frozen, no unknown keys."""
+class StageSettings(Section):
+    """[[data.stages]]: other weights from a step on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    from_step: CountOrZero
+    """Begins when this many steps have been made; must rise from stage to stage."""
+    weights: dict[str, NotNegative]
+    """By corpus name; corpora that are not named have their weight of data.weights or as recorded."""
 
 
 class DataSettings(Section):
@@ -40,6 +37,17 @@ class DataSettings(Section):
     """Folder that `dragoman prepare` wrote; relative to where you are, or else to the config file."""
     max_tokens: Annotated[int, Field(ge=2, strict=True)] = 256
     """Pairs with a side of more pieces (end mark included) are left out of training, and counted."""
+    weights: dict[str, NotNegative] = Field(default={})
+    """Overrides the weights recorded by prepare, by corpus name: 2 is each pair twice an epoch, 0.5 a random half."""
+    stages: tuple[StageSettings, ...] = ()
+    """[[data.stages]] tables, a curriculum: after `from_step` steps a new epoch begins, with these `weights`."""
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        steps = [stage.from_step for stage in self.stages]
+        if steps != sorted(set(steps)):
+            raise ValueError("data.stages must have a from_step that rises from stage to stage")
+        return self
 
 
 class ModelSettings(Section):
@@ -178,19 +186,15 @@ class Settings(Section):
 
 PROVENANCE = "provenance"
 """Table of config.toml that records versions and the like; written, never read back as a setting."""
+NOT_OF_A_RUN = (PROVENANCE, "prepare")
+"""Tables that may stand in a config file without concerning the run; `dragoman prepare` reads the second."""
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     """Reads a TOML file, applies `section.key=value` overrides, checks everything."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"There is no config file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The config file {path} cannot be read: {error}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.") from None
-    values.pop(PROVENANCE, None)
+    values = read_toml(path)
+    for table in NOT_OF_A_RUN:
+        values.pop(table, None)
     return _find_prepared(build_settings(values, overrides, where=str(path)), beside=path.parent)
 
 
@@ -207,7 +211,7 @@ def build_settings(values: dict[str, Any], overrides: Sequence[str] = (), where:
     try:
         return Settings.model_validate(apply_overrides(values, overrides))
     except ValidationError as error:
-        raise UsageError(f"{where}: {_first_problem(error)}") from None
+        raise UsageError(f"{where}: {first_problem(error, Settings)}") from None
 
 
 def dump_settings(settings: Settings, provenance: dict[str, Any] | None = None) -> str:
@@ -216,13 +220,9 @@ def dump_settings(settings: Settings, provenance: dict[str, Any] | None = None) 
     return dump_toml(tables | ({PROVENANCE: provenance} if provenance else {}))
 
 
-def known_keys() -> list[str]:
+def known_settings() -> list[str]:
     """Every `section.key` that may be set."""
-    return [
-        f"{section}.{key}"
-        for section, field in Settings.model_fields.items()
-        for key in field.annotation.model_fields  # type: ignore[union-attr]
-    ]
+    return [key for key in known_keys(Settings) if key.count(".") == 1]
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -238,39 +238,11 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and section and name):
         raise UsageError(f"--set takes section.key=value, not {override!r}; for example --set training.max_steps=500.")
-    if f"{section}.{name}" not in known_keys():
-        raise UsageError(f"--set {override}: {_unknown_key(f'{section}.{name}')}")
+    if f"{section}.{name}" not in known_settings():
+        raise UsageError(f"--set {override}: {unknown_key(f'{section}.{name}', known_settings())}")
     table = values.setdefault(section, {})
     if not isinstance(table, dict):
         raise UsageError(f"--set {override}: {section!r} is not a table in the config file.")
-    table[name] = _parse_value(text.strip(), is_path=f"{section}.{name}" == "data.prepared")
-
-
-def _parse_value(text: str, is_path: bool) -> Any:
-    """A TOML value, or the text itself where it is none or names a folder (so that paths need no quotes)."""
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    return text if is_path and not isinstance(value, str) else value
-
-
-def _first_problem(error: ValidationError) -> str:
-    """One sentence on the first thing that is wrong, naming the setting."""
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return _unknown_key(key)
-    if problem["type"] == "missing":
-        return f"the setting {key} is missing."
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"]) + "."
-    return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}."
-
-
-def _unknown_key(key: str) -> str:
-    candidates = known_keys()
-    name = key.rpartition(".")[2]
-    same_name = [known for known in candidates if known.rpartition(".")[2] == name]
-    nearest = same_name or get_close_matches(key, candidates + list(Settings.model_fields), n=1, cutoff=0.0)
-    return f"unknown key {key!r}; did you mean {nearest[0]!r}?"
+    value = parse_value(text.strip())
+    is_path = f"{section}.{name}" == "data.prepared"
+    table[name] = text.strip() if is_path and not isinstance(value, str) else value

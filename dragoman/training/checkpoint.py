@@ -22,7 +22,7 @@ from dragoman.training.loss_scale import LossScale
 from dragoman.training.optimizer import optimizer_tensors, restore_optimizer
 from dragoman.training.step import Learner
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ class TrainingState:
         """The state `to_json` gave; anything else raises."""
         values = dict(values)
         if (version := values.pop("format_version")) != FORMAT_VERSION:
-            raise ValueError(f"format version {version}, expected {FORMAT_VERSION}")
+            raise ValueError(
+                f"it has format version {version}, but this program reads version {FORMAT_VERSION}; continue the run "
+                "with the program that wrote it, or start a new one"
+            )
         return cls(
             **values
             | {
@@ -103,14 +106,13 @@ def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
 
     Later ones are damaged (the run was resumed from before them) and wait to be written again.
     """
-    steps = run.checkpoint_steps()
+    earlier = [step for step in run.checkpoint_steps() if step <= written_step]
     ranked = sorted(
-        (score, step) for step in steps if (score := _badness(run.checkpoint(step), keep.best_by)) is not None
+        (score, step) for step in earlier if (score := _badness(run.checkpoint(step), keep.best_by)) is not None
     )
     best = [step for _, step in ranked[: keep.keep_best]]
     if best:
         replace_link(run.checkpoints / "best", run.checkpoint(best[0]).name)
-    earlier = [step for step in steps if step <= written_step]
     for step in set(earlier[: -keep.keep_last]) - set(best):
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
@@ -160,7 +162,9 @@ def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -
         restore_optimizer(learner.model, learner.optimizer, moments, state.num_updates)
     except KeyError as error:
         raise UserError(f"{checkpoint / OPTIMIZER_FILE} has no tensor {error}.") from None
-    learner.loss_scale = state.loss_scale
+    if state.loss_scale.is_dynamic == learner.loss_scale.is_dynamic:
+        # Resumed in another precision, the scale begins anew: fp16 with fp32's scale of 1 would lose small gradients.
+        learner.loss_scale = state.loss_scale
     return state
 
 

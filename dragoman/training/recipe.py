@@ -34,7 +34,7 @@ class CorpusSize:
     def of(cls, corpus: PreparedCorpus) -> "CorpusSize":
         """The size of the training split."""
         train = corpus.manifest.splits["train"]
-        return cls(train.num_pairs, train.num_target_tokens + train.num_pairs)
+        return cls(train.num_pairs, train.target.num_tokens + train.num_pairs)
 
 
 @dataclass(frozen=True)

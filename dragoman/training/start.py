@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import __version__
+from dragoman.corpus.mixture import Mixture, base_weights, build_stages, stages_begun
 from dragoman.corpus.prepared import PreparedCorpus, tokenizer_path
 from dragoman.model.presets import resolve_shape
 from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
-from dragoman.run.folder import RunFolder
+from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.run.lock import hold_run
 
 WORKER_MODULE = "dragoman.training.worker"
@@ -37,7 +38,7 @@ def start_run(run: RunFolder, settings: Settings, num_workers: int) -> bool:
         for side in ("source", "target") if not corpus.is_joint else ("source",):
             origin = tokenizer_path(corpus.folder, side, corpus.is_joint)
             shutil.copyfile(origin, run.tokenizers / origin.name)
-        write_text(run.config, dump_settings(_with_absolute_data(settings), describe_origin()))
+        write_text(run.config, dump_settings(_spell_out_data(settings, corpus), describe_origin()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
     return _launch(run, num_workers)
@@ -53,14 +54,26 @@ def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], 
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
             raise UsageError(f"A resumed run must keep {section}.{key} = {old}, not {new}: start a new run for that.")
-    check_settings(settings, num_workers)
-    settings = _with_absolute_data(settings)
+    corpus = check_settings(settings, num_workers)
+    settings = _spell_out_data(settings, corpus)
     warnings: list[str] = []
-    if newest_whole_checkpoint(run, warnings.append) is None:
+    checkpoint = newest_whole_checkpoint(run, warnings.append)
+    if checkpoint is None:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
+    _require_same_mixture(before, settings, corpus, checkpoint_step(checkpoint))
     if settings != before:
         write_text(run.config, dump_settings(settings, describe_origin()))
     return _launch(run, num_workers)
+
+
+def _require_same_mixture(before: Settings, settings: Settings, corpus: PreparedCorpus, num_steps: int) -> None:
+    """Stages to come may be changed; those that have begun decide where in an epoch the run stands."""
+    old, new = (stages_begun(build_stages(corpus.train_corpora, each.data), num_steps) for each in (before, settings))
+    if old != new:
+        raise UsageError(
+            f"A resumed run must keep data.weights and data.stages as they were in its first {num_steps:,} steps: "
+            f"change only stages from step {num_steps:,} on, or start a new run."
+        )
 
 
 def require_free_folder(run: RunFolder) -> None:
@@ -86,13 +99,15 @@ def check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
         )
     corpus = PreparedCorpus.open(settings.data.prepared)
     resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
+    Mixture.build(corpus.train_corpora, settings.data)
     return corpus
 
 
-def _with_absolute_data(settings: Settings) -> Settings:
-    """A run may be resumed from elsewhere."""
-    data = settings.data.model_copy(update={"prepared": settings.data.prepared.resolve()})
-    return settings.model_copy(update={"data": data})
+def _spell_out_data(settings: Settings, corpus: PreparedCorpus) -> Settings:
+    """A run may be resumed from elsewhere, and after the corpus was prepared again with other weights."""
+    weights = base_weights(corpus.train_corpora, settings.data.weights)
+    update = {"prepared": settings.data.prepared.resolve(), "weights": weights}
+    return settings.model_copy(update={"data": settings.data.model_copy(update=update)})
 
 
 def describe_origin() -> dict[str, Any]:

@@ -7,7 +7,16 @@ import torch
 
 from dragoman.cluster.synchronisation import GradientSum
 from dragoman.cluster.world import World
-from dragoman.corpus.batching import FIRST_POSITION, BatchSettings, BatchStream, MicroBatch, StepPlan, share_of_rank
+from dragoman.corpus.batching import (
+    FIRST_POSITION,
+    BatchPosition,
+    BatchSettings,
+    BatchStream,
+    MicroBatch,
+    StepPlan,
+    share_of_rank,
+)
+from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.evaluation.teacher_forcing import teacher_forced_predictions
 from dragoman.evaluation.validation import evaluate_on_dev
@@ -56,7 +65,8 @@ class Trainer:
             position, seconds_before = state.position, state.training_seconds
         self._clock = Clock(seconds_before, settings.training.price_per_hour)
         self._stop_watch = StopWatch(settings.training, self._clock)
-        self._stream = BatchStream(corpus.split("train"), batch_settings(settings), position)
+        self._mixture = Mixture.build(corpus.train_corpora, settings.data)
+        self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
         self._meters = TrainMeters()
         self._evaluation: dict[str, float] | None = None
@@ -117,6 +127,8 @@ class Trainer:
             f"{self._settings.training.virtual_workers} virtual workers and "
             f"{self._settings.training.global_batch_tokens:,} tokens a step."
         )
+        for sentence in self._mixture.describe():
+            self._watcher.say(sentence)
         if self._stream.num_left_out:
             self._watcher.say(
                 f"{self._stream.num_left_out:,} training pairs have a side of more than {self._stream.longest_used} "
@@ -233,9 +245,12 @@ def build_learner(settings: Settings, corpus: PreparedCorpus, world: World) -> L
     )
 
 
-def batch_settings(settings: Settings) -> BatchSettings:
-    """What of the settings decides the sequence of batches."""
+def build_stream(
+    settings: Settings, corpus: PreparedCorpus, mixture: Mixture, position: BatchPosition = FIRST_POSITION
+) -> BatchStream:
+    """The sequence of batches of a run, from a position on: the same on every rank."""
     training = settings.training
-    return BatchSettings(
+    batch_settings = BatchSettings(
         training.global_batch_tokens, training.virtual_workers, settings.data.max_tokens, training.seed
     )
+    return BatchStream(corpus.split("train"), corpus.train_length_counts, mixture, batch_settings, position)

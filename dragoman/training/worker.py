@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from dragoman.cluster.failure import report_failure
-from dragoman.cluster.parent import end_with_parent
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.monitoring.console import RunConsole
@@ -24,6 +23,7 @@ from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
+from dragoman.run.processes import end_with_parent
 from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
 from dragoman.training.trainer import Trainer
 

@@ -1,4 +1,8 @@
+"""The sequence of steps: whole epochs within the budget, the same from any position and for any rank."""
+
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,15 +10,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.batching import BatchPosition, BatchSettings, BatchStream, pad_pairs, share_of_rank
+from dragoman.corpus import batching
+from dragoman.corpus.batching import (
+    FIRST_POSITION,
+    BatchPosition,
+    BatchSettings,
+    BatchStream,
+    StepPlan,
+    pad_pairs,
+    share_of_rank,
+)
+from dragoman.corpus.mixture import Mixture, Stage
+from dragoman.corpus.prepared import TrainCorpus
 from dragoman.run.errors import UserError
 
+Lengths = list[tuple[int, int]]
+LENGTHS = [(3 + i % 17, 2 + i % 13) for i in range(400)]
+ALL_ONCE = Mixture((TrainCorpus("all", 1.0, len(LENGTHS), members=None),), (Stage(0, {"all": 1.0}),))
 
-def make_pairs(lengths: list[tuple[int, int]]) -> SimpleNamespace:
+
+@pytest.fixture
+def small_pools(monkeypatch):
+    """Several pools even for a few hundred pairs."""
+    monkeypatch.setattr(batching, "POOL_MICRO_BATCHES", 6)
+
+
+def make_pairs(lengths: Lengths) -> SimpleNamespace:
     """Stands in for memory-mapped shards: pair i holds the ids i + 10."""
+    array = np.array(lengths, np.int64).reshape(-1, 2)
     return SimpleNamespace(
-        source_lengths=np.array([s for s, _ in lengths], np.int32),
-        target_lengths=np.array([t for _, t in lengths], np.int32),
+        lengths=lambda indices: (array[indices, 0], array[indices, 1]),
         source=lambda i: np.full(lengths[i][0], i + 10, np.uint16),
         target=lambda i: np.full(lengths[i][1], i + 10, np.uint16),
     )
@@ -25,62 +50,212 @@ def make_settings(**changes: int) -> BatchSettings:
     return BatchSettings(**values)
 
 
+def make_stream(
+    lengths: Lengths = LENGTHS,
+    mixture: Mixture | None = None,
+    position: BatchPosition = FIRST_POSITION,
+    **settings: int,
+) -> BatchStream:
+    counts = Counter(max(pair) for pair in lengths)
+    everything = Mixture((TrainCorpus("all", 1.0, len(lengths), members=None),), (Stage(0, {"all": 1.0}),))
+    return BatchStream(make_pairs(lengths), counts, mixture or everything, make_settings(**settings), position)
+
+
+def make_two_corpora(*stages: tuple[int, float, float]) -> Mixture:
+    """Even and odd pairs of `LENGTHS`, with weights from given steps on."""
+    halves = [np.arange(first, len(LENGTHS), 2) for first in (0, 1)]
+    corpora = tuple(TrainCorpus(name, 1.0, 200, half) for name, half in zip(("even", "odd"), halves, strict=True))
+    return Mixture(corpora, tuple(Stage(step, {"even": even, "odd": odd}) for step, even, odd in stages))
+
+
+def steps_of_epoch(stream: BatchStream) -> Iterator[StepPlan]:
+    epoch = stream.position.epoch
+    while stream.position.epoch == epoch:
+        yield stream.next_step()
+
+
+def pairs_of(plan: StepPlan) -> list[int]:
+    return np.concatenate(plan.parts).tolist()
+
+
+def assert_same(plan: StepPlan, other: StepPlan) -> None:
+    assert [part.tolist() for part in plan.parts] == [part.tolist() for part in other.parts]
+    assert replace(plan, parts=()) == replace(other, parts=())
+
+
 pair_lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=300)
 
 
-@given(pair_lengths, st.integers(1, 6), st.integers(0, 10))
-def test_an_epoch_holds_every_usable_pair_once_within_the_budget(lengths, virtual_workers, seed):
-    settings = make_settings(virtual_workers=virtual_workers, seed=seed, global_batch_tokens=50 * virtual_workers)
-    pairs = make_pairs(lengths)
+@given(pair_lengths, st.integers(1, 6), st.integers(0, 10), st.sampled_from([1, 3, 200]))
+def test_an_epoch_holds_every_usable_pair_once_within_the_budget(lengths, virtual_workers, seed, pool_micro_batches):
+    settings = {"virtual_workers": virtual_workers, "seed": seed, "global_batch_tokens": 50 * virtual_workers}
     usable = [i for i, (s, t) in enumerate(lengths) if max(s, t) + 1 <= 40]
-    if not usable:
-        with pytest.raises(UserError, match="No training pair"):
-            BatchStream(pairs, settings)
-        return
-    stream = BatchStream(pairs, settings)
-    assert stream.num_left_out == len(lengths) - len(usable)
-    seen: Counter[int] = Counter()
-    while stream.position.epoch == 0:
-        plan = stream.next_step()
-        assert len(plan.parts) == virtual_workers
-        for part in plan.parts:
-            seen.update(part.tolist())
-            longest = max((max(lengths[i]) + 1 for i in part), default=0)
-            assert len(part) * longest <= settings.micro_batch_tokens
-        assert plan.num_target_tokens == sum(lengths[i][1] + 1 for part in plan.parts for i in part)
-        assert 0 < plan.num_tokens <= plan.num_padded_tokens
-    assert seen == Counter(usable)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "POOL_MICRO_BATCHES", pool_micro_batches)
+        if not usable:
+            with pytest.raises(UserError, match="No training pair has at most 40 pieces a side"):
+                make_stream(lengths, **settings)
+            return
+        stream = make_stream(lengths, **settings)
+        assert (stream.num_left_out, stream.longest_used) == (len(lengths) - len(usable), 40)
+        seen: Counter[int] = Counter()
+        while sum(seen.values()) < len(usable):
+            plan = stream.next_step()
+            assert len(plan.parts) == virtual_workers
+            for part in plan.parts:
+                seen.update(part.tolist())
+                assert len(part) * max((max(lengths[i]) + 1 for i in part), default=0) <= 50
+            assert plan.num_target_tokens == sum(lengths[i][1] + 1 for i in pairs_of(plan))
+            assert plan.num_tokens == sum(sum(lengths[i]) + 2 for i in pairs_of(plan))
+            assert 0 < plan.num_tokens <= plan.num_padded_tokens
+        assert seen == Counter(usable)
 
 
-def test_resuming_at_any_position_continues_the_same_sequence():
-    lengths = [(3 + i % 17, 2 + i % 13) for i in range(400)]
-    stream = BatchStream(make_pairs(lengths), make_settings())
-    plans = [(stream.next_step(), stream.position) for _ in range(70)]
-    assert stream.position.epoch >= 1
-    for cut in (0, 1, 13, 50):
-        resumed = BatchStream(make_pairs(lengths), make_settings(), plans[cut][1])
-        for expected, position_after in plans[cut + 1 :]:
-            found = resumed.next_step()
-            assert all((a == b).all() for a, b in zip(expected.parts, found.parts, strict=True))
-            assert resumed.position == position_after
+@pytest.mark.usefixtures("small_pools")
+def test_only_the_last_step_of_an_epoch_has_idle_virtual_workers():
+    stream = make_stream(virtual_workers=5, global_batch_tokens=250)
+    *full, last = steps_of_epoch(stream)
+    assert stream.position == BatchPosition(epoch=1, step=len(full) + 1)
+    assert all(len(part) for plan in full for part in plan.parts)
+    is_busy = [bool(len(part)) for part in last.parts]
+    assert is_busy == sorted(is_busy, reverse=True)
+    assert is_busy[0]
+
+
+@pytest.mark.usefixtures("small_pools")
+@pytest.mark.parametrize("mixture", [ALL_ONCE, make_two_corpora((0, 1.3, 0.4), (33, 0.0, 2.5), (50, 1.0, 1.0))])
+def test_resuming_at_any_position_continues_the_same_sequence(mixture):
+    stream = make_stream(mixture=mixture)
+    positions, plans = [], []
+    for _ in range(90):
+        positions.append(stream.position)
+        plans.append(stream.next_step())
+    assert stream.position.epoch >= 2
+    assert max(position.pool for position in positions) >= 3
+    for cut in range(90):
+        resumed = make_stream(mixture=mixture, position=positions[cut])
+        for step in range(cut, min(cut + 8, 90)):
+            assert resumed.position == positions[step]
+            assert_same(resumed.next_step(), plans[step])
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_a_resumed_stream_looks_only_at_the_pool_it_stands_in():
+    stream = make_stream(virtual_workers=2, global_batch_tokens=100)
+    while stream.position.pool < 5:
+        stream.next_step()
+    asked: list[int] = []
+    pairs = make_pairs(LENGTHS)
+    read_lengths = pairs.lengths
+    pairs.lengths = lambda indices: asked.append(len(indices)) or read_lengths(indices)
+    counts = Counter(max(pair) for pair in LENGTHS)
+    settings = make_settings(virtual_workers=2, global_batch_tokens=100)
+    resumed = BatchStream(pairs, counts, ALL_ONCE, settings, stream.position)
+    assert asked == []
+    assert_same(resumed.next_step(), stream.next_step())
+    assert sum(asked) < len(LENGTHS) / 5
+
+
+@given(st.integers(1, 8), st.integers(0, 3))
+def test_ranks_that_plan_for_themselves_share_every_step_between_them(num_ranks, seed):
+    streams = [make_stream(virtual_workers=8, global_batch_tokens=400, seed=seed) for _ in range(num_ranks)]
+    shares = [share_of_rank(8, rank, num_ranks) for rank in range(num_ranks)]
+    for expected in steps_of_epoch(make_stream(virtual_workers=8, global_batch_tokens=400, seed=seed)):
+        plans = [stream.next_step() for stream in streams]
+        together = [plan.parts[v].tolist() for plan, share in zip(plans, shares, strict=True) for v in share]
+        assert together == [part.tolist() for part in expected.parts]
+        assert {plan.num_target_tokens for plan in plans} == {expected.num_target_tokens}
 
 
 def test_epochs_and_seeds_differ():
-    lengths = [(3 + i % 17, 2 + i % 13) for i in range(400)]
-    first = BatchStream(make_pairs(lengths), make_settings()).next_step()
-    second_epoch = BatchStream(make_pairs(lengths), make_settings(), BatchPosition(1, 0)).next_step()
-    other_seed = BatchStream(make_pairs(lengths), make_settings(seed=2)).next_step()
+    first = make_stream().next_step()
+    second_epoch = make_stream(position=BatchPosition(epoch=1)).next_step()
+    other_seed = make_stream(seed=2).next_step()
     for other in (second_epoch, other_seed):
         assert {*first.parts[0].tolist()} != {*other.parts[0].tolist()}
+
+
+@pytest.mark.parametrize("even", [0.0, 0.5, 1.0, 2.25])
+def test_weights_decide_how_often_pairs_are_seen(even):
+    seen = Counter[int]()
+    for plan in steps_of_epoch(make_stream(mixture=make_two_corpora((0, even, 1.0)))):
+        seen.update(pairs_of(plan))
+    assert sum(seen[pair] for pair in range(0, 400, 2)) == round(200 * even)
+    assert {seen[pair] for pair in range(0, 400, 2)} <= {int(even), int(-(-even // 1))}
+    assert {seen[pair] for pair in range(1, 400, 2)} == {1}
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_a_stage_begins_a_new_epoch_with_its_weights_at_its_step():
+    stream = make_stream(mixture=make_two_corpora((0, 1.0, 0.0), (7, 0.0, 1.0)))
+    before, after = Counter[int](), Counter[int]()
+    for _ in range(7):
+        before.update(pairs_of(stream.next_step()))
+    assert stream.position.step == 7
+    assert stream.position.epoch == 0
+    after.update(pairs_of(stream.next_step()))
+    assert stream.position.epoch == 1
+    for plan in steps_of_epoch(stream):
+        after.update(pairs_of(plan))
+    assert {pair % 2 for pair in before} == {0}
+    assert after == Counter(range(1, 400, 2))
+
+
+def test_a_stage_that_begins_where_an_epoch_does_skips_none():
+    num_steps = len(list(steps_of_epoch(make_stream(mixture=make_two_corpora((0, 1.0, 0.0))))))
+    stream = make_stream(mixture=make_two_corpora((0, 1.0, 0.0), (num_steps, 0.0, 1.0)))
+    for _ in range(num_steps):
+        stream.next_step()
+    assert {pair % 2 for pair in pairs_of(stream.next_step())} == {1}
+    assert stream.position.epoch == 1
+
+
+def test_a_mixture_of_nothing_but_long_pairs_is_refused_in_words():
+    lengths = [(5, 5), (99, 99)]
+    corpora = (TrainCorpus("short", 1.0, 1, np.array([0])), TrainCorpus("long", 1.0, 1, np.array([1])))
+    stream = make_stream(lengths, Mixture(corpora, (Stage(0, {"short": 0.0, "long": 1.0}),)))
+    with pytest.raises(UserError, match="No pair of the training corpora with a weight above 0 has at most 40 pieces"):
+        stream.next_step()
+
+
+def test_pools_without_a_usable_pair_are_passed_over(monkeypatch):
+    monkeypatch.setattr(batching, "MAX_POOL_SIZE", 2)
+    lengths = [(99, 99)] * 95 + [(5, 5)] * 5
+    stream = make_stream(lengths, virtual_workers=1)
+    seen = [pair for _ in range(40) for pair in pairs_of(stream.next_step())]
+    assert Counter(seen[:5]) == Counter(range(95, 100))
+    assert stream.position.epoch >= 7
+    assert stream.position.step == 40
 
 
 def test_sorting_by_length_pads_little():
     generator = np.random.default_rng(0)
     lengths = [(int(n), int(n) + 2) for n in generator.integers(3, 38, 5000)]
-    stream = BatchStream(make_pairs(lengths), make_settings(global_batch_tokens=4000))
+    stream = make_stream(lengths, global_batch_tokens=4000)
     plans = [stream.next_step() for _ in range(20)]
     padding_share = 1 - sum(p.num_tokens for p in plans) / sum(p.num_padded_tokens for p in plans)
     assert padding_share < 0.05
+
+
+def test_long_and_short_micro_batches_are_mixed_within_a_pool():
+    lengths = [(int(n), int(n)) for n in np.random.default_rng(0).integers(3, 38, 5000)]
+    plans = list(steps_of_epoch(make_stream(lengths, virtual_workers=1, global_batch_tokens=400)))
+    longest = np.array([max(lengths[i][0] for i in pairs_of(plan)) for plan in plans])
+    assert abs(np.corrcoef(longest[:-1], longest[1:])[0, 1]) < 4 / len(plans) ** 0.5
+    halves = np.array_split(longest, 2)
+    assert abs(halves[0].mean() - halves[1].mean()) < 4
+
+
+def test_a_large_corpus_costs_what_a_pool_costs():
+    """4 billion pairs, which nothing could hold in memory or go through in a test."""
+    num_pairs = 2**32
+    length = np.int64(20)
+    pairs = SimpleNamespace(lengths=lambda indices: (length + indices % 7, length + indices % 5))
+    everything = Mixture((TrainCorpus("all", 1.0, num_pairs, members=None),), (Stage(0, {"all": 1.0}),))
+    position = BatchPosition(epoch=2, pool=1_000_000, micro_batch=3, step=10**9)
+    stream = BatchStream(pairs, {25: num_pairs}, everything, make_settings(), position)
+    assert all(0 <= pair < num_pairs for pair in pairs_of(stream.next_step()))
+    assert stream.position == BatchPosition(epoch=2, pool=1_000_000, micro_batch=7, step=10**9 + 1)
 
 
 def test_padded_arrays():

@@ -51,7 +51,7 @@ def make_state(step: int, learner: Learner, evaluation: dict[str, float] | None 
     return TrainingState(
         step=step,
         num_updates=step,
-        position=BatchPosition(2, 17),
+        position=BatchPosition(epoch=2, pool=5, micro_batch=17, step=step),
         loss_scale=learner.loss_scale,
         training_seconds=12.5,
         model=learner.model.shape,
@@ -129,10 +129,18 @@ def test_the_loss_scale_is_restored(run):
     assert restored.loss_scale == LossScale(is_dynamic=True, value=512.0, num_good_steps=77, num_skipped_steps=5)
 
 
+@pytest.mark.parametrize(("saved", "resumed"), [("fp32", "fp16"), ("fp16", "bf16")])
+def test_resumed_in_another_precision_the_loss_scale_begins_anew(run, saved, resumed):
+    checkpoint = save(run, 0, build_learner(precision=saved))
+    restored = build_learner(precision=resumed)
+    restore_learner(checkpoint, restored, FINGERPRINT)
+    assert restored.loss_scale == LossScale.start(resumed)
+
+
 def test_the_state_is_readable_json(run, fresh):
     checkpoint = save(run, 7, fresh, loss=2.0, bleu=1.0)
     values = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-    assert (values["step"], values["position"]) == (7, {"epoch": 2, "step_in_epoch": 17})
+    assert (values["step"], values["position"]) == (7, {"epoch": 2, "pool": 5, "micro_batch": 17, "step": 7})
     assert read_state(checkpoint) == make_state(7, fresh, {"loss": 2.0, "bleu": 1.0})
 
 
@@ -188,12 +196,21 @@ def test_a_moment_that_is_missing_is_named(run):
         restore_learner(checkpoint, build_learner(), FINGERPRINT)
 
 
-@pytest.mark.parametrize("change", [{"format_version": 2}, {"stray": 1}, {"position": None}, {"model": {"width": 8}}])
+@pytest.mark.parametrize("change", [{"format_version": 3}, {"stray": 1}, {"position": None}, {"model": {"width": 8}}])
 def test_a_state_of_another_make_is_refused_by_name(run, fresh, change):
     checkpoint = save(run, 0, fresh)
     values = json.loads((checkpoint / STATE_FILE).read_text())
     (checkpoint / STATE_FILE).write_text(json.dumps(values | change))
     with pytest.raises(UserError, match=r"state.json cannot be read"):
+        read_state(checkpoint)
+
+
+def test_a_state_of_an_earlier_program_is_refused_with_what_to_do(run, fresh):
+    checkpoint = save(run, 0, fresh)
+    values = json.loads((checkpoint / STATE_FILE).read_text())
+    old = values | {"format_version": 1, "position": {"epoch": 2, "step_in_epoch": 17}}
+    (checkpoint / STATE_FILE).write_text(json.dumps(old))
+    with pytest.raises(UserError, match=r"state.json.*format version 1.*reads version 2; continue the run with"):
         read_state(checkpoint)
 
 
@@ -249,6 +266,12 @@ def test_checkpoints_that_were_not_judged_are_never_the_best(run, fresh):
     save(run, 40, fresh, keep)
     assert run.checkpoint_steps() == [20, 40]
     assert link_target(run, "best") == "step-00000020"
+
+
+def test_a_later_one_left_from_before_a_resume_is_not_the_best(run, fresh):
+    for step, loss in ((1, 3.0), (3, 1.0), (2, 2.0)):
+        save(run, step, fresh, loss=loss, bleu=0.0)
+    assert link_target(run, "best") == "step-00000002"
 
 
 def test_of_equals_the_earlier_stays_best(run, fresh):
