@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or more the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,parquet,ray]'
 	@touch $@
 
 demo: setup ## train a translator on the corpus inside the package (about 3 minutes)

@@ -160,7 +160,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     model = train_briefly(folder, corpus, options.train_steps)
     torch.set_num_threads(NUM_THREADS)
     pairs = corpus.split("test")
-    ours, plain = build_searches(model, pairs, corpus.manifest.num_target_pieces)
+    ours, plain = build_searches(model, pairs, corpus.manifest.tokenizer.num_target_pieces)
     mine = choose_sentences(pairs, options.sentences)
     # Chosen among ours, so that outputs can be compared.
     its = mine[:: max(1, len(mine) // options.reference_sentences)]

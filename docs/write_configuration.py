@@ -6,20 +6,28 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from dragoman.run.config import Settings
+from dragoman.run.preparation import CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
+from dragoman.run.section import Section
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """# Settings of a run
 
 Defaults ← TOML file ← `--set section.key=value`. An unknown key is an error that names the nearest known one.
 `config.toml` in the run folder has every setting spelled out. Model sizes that are not set come from the preset.
-This page is written from `dragoman/run/config.py` by `docs/write_configuration.py`.
+This page is written from `dragoman/run/config.py` and `preparation.py` by `docs/write_configuration.py`.
+"""
+PREPARE_HEAD = """# Settings of a preparation
+
+`[prepare]` may stand in the same file; `dragoman prepare FILE.toml` reads it. [corpora.md](corpora.md) explains it.
 """
 
 
 def describe_settings() -> str:
     """The page: a table per section."""
     sections = [_describe_section(name, field.annotation) for name, field in Settings.model_fields.items()]
-    return "\n".join([HEAD, *sections])
+    tables = {"prepare": PrepareSettings, "[prepare.corpora]": CorpusSettings}
+    tables |= {"prepare.filters": FilterSettings, "prepare.tokenizer": TokenizerSettings}
+    return "\n".join([HEAD, *sections, PREPARE_HEAD, *(_describe_section(*table) for table in tables.items())])
 
 
 def _describe_section(name: str, section: Any) -> str:
@@ -39,6 +47,8 @@ def _default(field: FieldInfo) -> str:
             return f"`{str(field.default).lower()}`"
         case tuple():
             return f"`{list(field.default)}`"
+        case Section():
+            return "as below"
         case _:
             return f"`{field.default}`"
 

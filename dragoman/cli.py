@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dragoman.cli_corpus import add_corpus_commands
+from dragoman.cli_output import Json, print_json, say, warn
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 
@@ -22,10 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Corpora that need no download.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app, name="data")
 
-Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON on standard output.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
 ]
@@ -72,45 +71,6 @@ def demo(
     figures = run_demo(run, workers, overrides or [], _speaker(json))
     if json:
         _print_run(run, figures)
-
-
-@app.command(
-    epilog="Example: dragoman prepare --source a.en --source b.en --target a.de --target b.de --out prepared/ab"
-)
-def prepare(
-    source: Annotated[list[Path], typer.Option(help="Source text, one sentence a line; may be repeated.")],
-    target: Annotated[list[Path], typer.Option(help="Its translation, line by line; as many files as --source.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
-    dev_source: Annotated[list[Path] | None, typer.Option(help="Text to judge training by. Default: held out.")] = None,
-    dev_target: Annotated[list[Path] | None, typer.Option(help="Its translation.")] = None,
-    test_source: Annotated[list[Path] | None, typer.Option(help="Text to judge the result. Default: held out.")] = None,
-    test_target: Annotated[list[Path] | None, typer.Option(help="Its translation.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Pieces. Default: by the size of the text.")] = None,
-    separate: Annotated[bool, typer.Option("--separate", help="One vocabulary per language, not a joint one.")] = False,
-    held_out: Annotated[int | None, typer.Option(help="Pairs for each of dev and test where none are given.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the held-out choice and the shuffle.")] = 1,
-    json: Json = False,
-) -> None:
-    """Turn parallel text into a folder that training reads: tokenizer, shards, manifest."""
-    from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
-    from dragoman.monitoring.progress import progress_bars
-
-    request = PrepareRequest(
-        source, target, out,
-        dev_source or (), dev_target or (), test_source or (), test_target or (),
-        vocab_size, separate, seed, held_out,
-    )  # fmt: skip
-    with progress_bars() as show:
-        corpus = prepare_corpus(request, _warn, show)
-    if json:
-        _print_json({"out": str(out), "fingerprint": corpus.fingerprint} | corpus.manifest.model_dump(mode="json"))
-        return
-    for name, split in corpus.manifest.splits.items():
-        _say(
-            f"{name}: {split.num_pairs:,} pairs, {split.num_source_tokens:,} source and "
-            f"{split.num_target_tokens:,} target pieces"
-        )
-    _say(f'Written to {out}. Next: put prepared = "{out}" under [data] in a config, then dragoman train CONFIG.toml')
 
 
 @app.command(
@@ -172,12 +132,12 @@ def evaluate(
     from dragoman.evaluation.judgement import evaluate_run
     from dragoman.translation.loading import load_run
 
-    loaded = load_run(run, checkpoint, beam_size, length_penalty, _warn)
-    result = evaluate_run(loaded, source, reference, _warn, output)
+    loaded = load_run(run, checkpoint, beam_size, length_penalty, warn)
+    result = evaluate_run(loaded, source, reference, warn, output)
     if json:
-        _print_json(result.figures())
+        print_json(result.figures())
     else:
-        _say(result.summary())
+        say(result.summary())
 
 
 @app.command(
@@ -196,7 +156,7 @@ def translate(
     from dragoman.translation.loading import load_run
     from dragoman.translation.stream import translate_stream
 
-    translate_stream(load_run(run, checkpoint, beam_size, length_penalty, _warn).translator, file, sys.stdout, _warn)
+    translate_stream(load_run(run, checkpoint, beam_size, length_penalty, warn).translator, file, sys.stdout, warn)
 
 
 @app.command(epilog="Example: dragoman presets --json")
@@ -211,39 +171,16 @@ def presets(json: Json = False) -> None:
         shape = load_preset(name)
         rows.append({"name": name, "parameters": count_parameters(shape), "about": preset_about(name)} | asdict(shape))
     if json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
-        _say(
+        say(
             f"{row['name']:<18}{row['parameters']:>13,} parameters with {row['target_vocab_size']:,} pieces; "
             f"{row['about']}"
         )
 
 
-@data_app.command("builtin", epilog="Example: dragoman data builtin --out corpus --pairs 100000")
-def data_builtin(
-    out: Annotated[Path, typer.Option(help="Folder to write train, dev, test and test-compositional into.")],
-    pairs: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 40_000,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
-) -> None:
-    """Write the English-German corpus inside the package."""
-    from dragoman.corpus.builtin import write_builtin_corpus
-
-    write_builtin_corpus(out, num_train=pairs, seed=seed)
-    _say(f"Written to {out}: train, dev, test and test-compositional, .en and .de")
-
-
-@data_app.command("reversal", epilog="Example: dragoman data reversal --out corpus")
-def data_reversal(
-    out: Annotated[Path, typer.Option(help="Folder to write train, dev and test into.")],
-    pairs: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
-) -> None:
-    """Write the toy task of the seeds' system: sequences of letters, to be reversed."""
-    from dragoman.corpus.reversal import write_reversal_corpus
-
-    write_reversal_corpus(out, num_train=pairs, seed=seed)
-    _say(f"Written to {out}: train, dev and test, .source and .target")
+add_corpus_commands(app)
 
 
 def main() -> None:
@@ -254,30 +191,20 @@ def main() -> None:
     except UserError as error:
         if is_debugging:
             raise
-        _warn(f"dragoman: {error}")
+        warn(f"dragoman: {error}")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing more to say, also not at exit.
         sys.stdout = None
         sys.exit(1)
     except KeyboardInterrupt:
-        _warn("dragoman: stopped.")
+        warn("dragoman: stopped.")
         sys.exit(1)
     except Exception as error:
         if is_debugging:
             raise
-        _warn(f"dragoman: unexpected {type(error).__name__}: {error}. Run again with --debug to see where.")
+        warn(f"dragoman: unexpected {type(error).__name__}: {error}. Run again with --debug to see where.")
         sys.exit(1)
-
-
-def _say(text: str) -> None:
-    """A result, on standard output."""
-    typer.echo(text)
-
-
-def _warn(text: str) -> None:
-    """A notice, on standard error: results stay clean."""
-    typer.echo(text, err=True)
 
 
 def _speaker(is_json: bool) -> Callable[[str], None]:
@@ -286,19 +213,13 @@ def _speaker(is_json: bool) -> Callable[[str], None]:
         from dragoman.monitoring.console import CONSOLE_VARIABLE
 
         os.environ[CONSOLE_VARIABLE] = "stderr"
-    return _warn if is_json else _say
+    return warn if is_json else say
 
 
 def _print_run(run: RunFolder, figures: dict[str, Any]) -> None:
     from dragoman.run.summary import summarise_run
 
-    _print_json(summarise_run(run) | figures)
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    print_json(summarise_run(run) | figures)
 
 
 def _num_workers(asked: int | None) -> int:

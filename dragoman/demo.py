@@ -4,12 +4,13 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
-from dragoman.corpus.prepare import PrepareRequest, Say, prepare_corpus
+from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import Judgement, evaluate_run
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.command import own_command
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
+from dragoman.run.preparation import PrepareSettings, TokenizerSettings
 from dragoman.training.start import require_free_folder, start_run
 from dragoman.translation.loading import load_run
 
@@ -25,7 +26,7 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
     say(f"2. Preparing them in {run.prepared}")
     with progress_bars() as show:
-        prepare_corpus(prepare_request(corpus, run), say, show)
+        prepare_corpus(prepare_settings(corpus), run.prepared, say, show)
     say(f"3. Training on {num_workers} worker processes")
     if not start_run(run, demo_settings(run, overrides), num_workers):
         return {}
@@ -40,17 +41,15 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     return {"test": judgement.figures(), "test_compositional": novel.figures()}
 
 
-def prepare_request(corpus: BuiltinCorpus, run: RunFolder) -> PrepareRequest:
+def prepare_settings(corpus: BuiltinCorpus) -> PrepareSettings:
     """The corpus with its own dev and test sets."""
-    return PrepareRequest(
-        source_files=[corpus.train.source],
-        target_files=[corpus.train.target],
-        dev_source=[corpus.dev.source],
-        dev_target=[corpus.dev.target],
-        test_source=[corpus.test.source],
-        test_target=[corpus.test.target],
-        out=run.prepared,
-        vocab_size=VOCAB_SIZE,
+    return PrepareSettings.of_files(
+        [corpus.train.source],
+        [corpus.train.target],
+        dev=([corpus.dev.source], [corpus.dev.target]),
+        test=([corpus.test.source], [corpus.test.target]),
+        languages="en-de",
+        tokenizer=TokenizerSettings(vocab_size=VOCAB_SIZE),
     )
 
 

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.cluster.launch import num_cores
 from dragoman.cluster.world import num_gpus
-from dragoman.corpus.prepare import PrepareRequest, Say, prepare_corpus
+from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import evaluate_run
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.command import own_command
 from dragoman.run.config import apply_overrides, build_settings
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
+from dragoman.run.preparation import PrepareSettings
+from dragoman.run.processes import num_cores
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.start import require_free_folder, start_run
 from dragoman.translation.loading import load_run
@@ -24,9 +25,8 @@ def train_on_own_text(
     """Prepares, chooses settings and says why, trains, and judges on the held-out test lines; returns those figures."""
     require_free_folder(run)
     apply_overrides({}, overrides)  # a slip in --set is told now, not after preparing
-    request = PrepareRequest(list(source), list(target), run.prepared)
     with progress_bars() as show:
-        corpus = prepare_corpus(request, say, show)
+        corpus = prepare_corpus(PrepareSettings.of_files(source, target), run.prepared, say, show)
     machine = Machine(num_cores(), num_gpus(), num_workers)
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
     for reason in reasons:

@@ -20,13 +20,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dragoman.cluster.failure import first_cause
 from dragoman.run.errors import UserError
+from dragoman.run.processes import num_cores
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-def num_cores() -> int:
-    """Cores this process may use, which in a container or job is fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_per_worker(num_workers: int) -> int:

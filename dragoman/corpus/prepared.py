@@ -2,6 +2,8 @@
 
 manifest.json  tokenizer.model (joint) or tokenizer.source.model and tokenizer.target.model (separate)
 train/ dev/ test/ (shards)  dev.source.txt dev.target.txt test.source.txt test.target.txt
+train/CORPUS.members (which training pairs are of that corpus, where there are several)
+cleaning.md statistics.md (for people)
 """
 
 import hashlib
@@ -11,16 +13,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
-from dragoman.corpus.shards import ParallelIds, Shards, Side, check_size
-from dragoman.corpus.text import TextFile
+from dragoman.corpus.shards import ParallelIds, Shards, Side, check_size, map_array
 from dragoman.corpus.tokenizer import Tokenizer, padded_vocab_size
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, sha256
+from dragoman.run.preparation import CorpusName
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MANIFEST_NAME = "manifest.json"
+MEMBER_DTYPE = np.dtype("<i8")
 
 SplitName = Literal["train", "dev", "test"]
 SplitWithText = Literal["dev", "test"]
@@ -35,13 +40,7 @@ class InputRecord(_Record):
 
     path: str
     num_bytes: NonNegativeInt
-    num_lines: NonNegativeInt
     sha256: str
-
-    @classmethod
-    def of(cls, file: TextFile) -> "InputRecord":
-        """Records a file that was read to its end."""
-        return cls(path=str(file.path), num_bytes=file.num_bytes, num_lines=file.num_lines, sha256=file.sha256)
 
 
 class FileRecord(_Record):
@@ -56,24 +55,22 @@ class FileRecord(_Record):
         return cls(num_bytes=path.stat().st_size, sha256=sha256(path))
 
 
-class DroppedRecord(_Record):
-    """Pairs that were given but are in no split, by reason."""
+class SideRecord(_Record):
+    """One side of a split, measured."""
 
-    blank: NonNegativeInt
-    """One side was blank."""
-    reserved_character: NonNegativeInt
-    """One side held a character the tokenizer keeps for itself."""
-    overlap: NonNegativeInt
-    """A training pair shared its source or target sentence with dev or test."""
-
-
-class SettingsRecord(_Record):
-    """What the user asked for, besides the text."""
-
-    vocab_size: PositiveInt | None
-    separate: bool
-    seed: NonNegativeInt
-    held_out: PositiveInt | None
+    num_bytes: NonNegativeInt
+    """UTF-8 bytes of the text, line ends included: the size of a plain text file."""
+    num_words: NonNegativeInt
+    num_tokens: NonNegativeInt
+    """Pieces, without end marks."""
+    num_piece_bytes: NonNegativeInt
+    """Size of the text file a tokenizer would have written: pieces with a blank between them, line ends included."""
+    num_unknown: NonNegativeInt
+    """Pieces that stand for characters the vocabulary lacks."""
+    num_pieces_used: NonNegativeInt
+    """Different pieces that occur."""
+    length_counts: dict[NonNegativeInt, PositiveInt]
+    """How many sentences have so many pieces."""
 
 
 class SplitRecord(_Record):
@@ -81,29 +78,52 @@ class SplitRecord(_Record):
 
     num_pairs: NonNegativeInt
     num_lines_read: NonNegativeInt
-    """Lines a side in the files the split was taken from, before anything was left out."""
-    num_source_bytes: NonNegativeInt
-    num_target_bytes: NonNegativeInt
-    """UTF-8 bytes of the split's own text, without line ends."""
-    num_source_tokens: NonNegativeInt
-    num_target_tokens: NonNegativeInt
+    """Pairs in the files the split was taken from, before anything was left out."""
+    source: SideRecord
+    target: SideRecord
+    longer_length_counts: dict[NonNegativeInt, PositiveInt]
+    """How many pairs have a longer side of so many pieces."""
     is_held_out: bool
     """Whether it was drawn from the training files."""
-    source_files: tuple[InputRecord, ...]
-    target_files: tuple[InputRecord, ...]
+    inputs: tuple[InputRecord, ...]
     shards: Shards
+
+
+class CorpusRecord(_Record):
+    """One of the corpora the training text was made of."""
+
+    name: CorpusName
+    weight: NonNegativeFloat
+    num_pairs: NonNegativeInt
+
+
+class TokenizerRecord(_Record):
+    """How the vocabulary came about."""
+
+    is_joint: bool
+    num_source_pieces: PositiveInt
+    num_target_pieces: PositiveInt
+    num_sample_lines: NonNegativeInt
+    """Lines each tokenizer was trained on; 0 if it was reused."""
+    num_sample_bytes: NonNegativeInt
 
 
 class Manifest(_Record):
     """All that is known about a prepared corpus; written last."""
 
-    format_version: Literal[1]
+    format_version: Literal[2]
     dragoman_version: str
     created: str
-    settings: SettingsRecord
-    num_source_pieces: PositiveInt
-    num_target_pieces: PositiveInt
-    dropped: DroppedRecord
+    key: str
+    """SHA-256 of all that decides the content: settings and the hashes of the files that were given."""
+    settings: dict[str, Any]
+    """As `[prepare]` in a config file."""
+    tokenizer: TokenizerRecord
+    corpora: tuple[CorpusRecord, ...]
+    cleaning: dict[str, Any]
+    """What each filter dropped from the training text, with examples."""
+    bad_lines: tuple[str, ...]
+    """Lines that could not be read and were skipped, each with its reason."""
     splits: dict[SplitName, SplitRecord]
     files: dict[str, FileRecord]
 
@@ -113,7 +133,8 @@ class Manifest(_Record):
         content = {
             "format_version": self.format_version,
             "splits": {name: split.shards.model_dump(mode="json") for name, split in self.splits.items()},
-            "files": {name: record.sha256 for name, record in self.files.items()},
+            # The pages for people name the user's files.
+            "files": {name: record.sha256 for name, record in self.files.items() if not name.endswith(".md")},
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -126,6 +147,11 @@ def tokenizer_path(folder: Path, side: Side, is_joint: bool) -> Path:
 def text_path(folder: Path, split: SplitWithText, side: Side) -> Path:
     """Where the plain text of one side of dev or test is stored."""
     return folder / f"{split}.{side}.txt"
+
+
+def members_path(folder: Path, corpus_name: str) -> Path:
+    """Where the indices of the training pairs of one corpus are stored."""
+    return folder / "train" / f"{corpus_name}.members"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -160,6 +186,18 @@ def _check_version(path: Path, content: Any) -> None:
 
 
 @dataclass(frozen=True)
+class TrainCorpus:
+    """A named part of the training text."""
+
+    name: str
+    weight: float
+    """How often each of its pairs is seen in an epoch, unless the run's config says otherwise."""
+    num_pairs: int
+    members: NDArray[np.int64] | None
+    """The indices of its pairs in the training split, rising, memory-mapped; None if it is the whole split."""
+
+
+@dataclass(frozen=True)
 class PreparedCorpus:
     """A prepared corpus, opened: cheap, because nothing is read before it is asked for."""
 
@@ -177,7 +215,7 @@ class PreparedCorpus:
     @property
     def is_joint(self) -> bool:
         """Whether source and target share one vocabulary."""
-        return not self.manifest.settings.separate
+        return self.manifest.tokenizer.is_joint
 
     @property
     def fingerprint(self) -> str:
@@ -187,12 +225,12 @@ class PreparedCorpus:
     @property
     def source_vocab_size(self) -> int:
         """Rows of the source embedding, known without loading the tokenizer."""
-        return padded_vocab_size(self.manifest.num_source_pieces)
+        return padded_vocab_size(self.manifest.tokenizer.num_source_pieces)
 
     @property
     def target_vocab_size(self) -> int:
         """Rows of the target embedding, known without loading the tokenizer."""
-        return padded_vocab_size(self.manifest.num_target_pieces)
+        return padded_vocab_size(self.manifest.tokenizer.num_target_pieces)
 
     @cached_property
     def source_tokenizer(self) -> Tokenizer:
@@ -205,6 +243,27 @@ class PreparedCorpus:
         if self.is_joint:
             return self.source_tokenizer
         return Tokenizer.load(tokenizer_path(self.folder, "target", self.is_joint))
+
+    @cached_property
+    def train_corpora(self) -> tuple[TrainCorpus, ...]:
+        """The corpora the training text is made of, in the order they were given."""
+        records = self.manifest.corpora
+        if len(records) == 1:
+            return (TrainCorpus(records[0].name, records[0].weight, records[0].num_pairs, members=None),)
+        return tuple(
+            TrainCorpus(
+                record.name,
+                record.weight,
+                record.num_pairs,
+                map_array(members_path(self.folder, record.name), MEMBER_DTYPE, record.num_pairs),
+            )
+            for record in records
+        )
+
+    @property
+    def train_length_counts(self) -> dict[int, int]:
+        """How many training pairs have a longer side of so many pieces, end mark not counted."""
+        return self.manifest.splits["train"].longer_length_counts
 
     def split(self, name: SplitName) -> ParallelIds:
         """Opens one split memory-mapped."""

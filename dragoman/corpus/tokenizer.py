@@ -1,17 +1,22 @@
-"""SentencePiece BPE, set up so that decoding an encoded line gives the line back.
+"""SentencePiece (BPE or unigram), set up so that decoding an encoded line gives the line back.
 
 Two characters belong to SentencePiece itself: ▁ (U+2581, its mark for a space) is encoded like a space, and ▅ (U+2585,
-its mark for the unknown) always becomes unknown. So `corpus.text` leaves out pairs that hold them, and counts them.
+its mark for the unknown) always becomes unknown. So cleaning leaves out pairs that hold them, and counts them.
 """
 
 import io
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
-from dragoman.corpus.text import MAX_LINE_BYTES
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_aside
 
@@ -20,6 +25,10 @@ EOS_ID = 1
 BOS_ID = 2
 UNK_ID = 3
 NUM_SPECIAL_PIECES = 4
+NUM_BYTE_PIECES = 256
+BLANK = "▁"
+RESERVED_CHARACTERS = "▁▅"
+"""SentencePiece's own marks for a blank and for the unknown: a line that holds one would not come back as it was."""
 MAX_VOCAB_SIZE = 2**22
 
 # The model file records the number of threads, so one number for all machines keeps its bytes the same everywhere.
@@ -31,22 +40,29 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - reads as the sentence it is
     """The text has fewer different pieces than were asked for."""
 
     def __init__(self, asked: int, largest: int) -> None:
-        self.largest = largest
+        self.asked, self.largest = asked, largest
         super().__init__(
             f"A vocabulary of {asked} pieces was asked for, but this text gives at most {largest}; "
             f"use --vocab-size {largest} or less."
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It comes from another process, where exceptions are made anew.
+        return type(self), (self.asked, self.largest)
 
 
 class VocabularyTooSmall(UserError):  # noqa: N818 - reads as the sentence it is
     """The text has more different characters than pieces were asked for."""
 
     def __init__(self, asked: int, smallest: int) -> None:
-        self.smallest = smallest
+        self.asked, self.smallest = asked, smallest
         super().__init__(
             f"A vocabulary of {asked} pieces was asked for, but the different characters of this text alone need "
-            f"{smallest}; use --vocab-size {smallest} or more."
+            f"{smallest}; use --vocab-size {smallest} or more, or --byte-fallback with a --character-coverage below 1."
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.asked, self.smallest)
 
 
 def padded_vocab_size(num_pieces: int) -> int:
@@ -54,24 +70,40 @@ def padded_vocab_size(num_pieces: int) -> int:
     return -(-num_pieces // 8) * 8
 
 
-def train_tokenizer(lines: Iterable[str], vocab_size: int) -> bytes:
+@dataclass(frozen=True)
+class TokenizerDesign:
+    """What a tokenizer is like, besides its size."""
+
+    kind: Literal["bpe", "unigram"] = "bpe"
+    byte_fallback: bool = False
+    character_coverage: float = 1.0
+    symbols: tuple[str, ...] = ()
+    """Strings that always are one piece, e.g. tags."""
+
+
+PLAIN_BPE = TokenizerDesign()
+
+
+def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesign = PLAIN_BPE) -> bytes:
     """Trains on lines (each without its end) and returns the model file's bytes, the same for the same lines."""
     model = io.BytesIO()
     # Below these bounds SentencePiece fails before it has looked at the text, so it could not tell what would fit;
     # far above, it spends its time on memory (8 s for 2**31 - 1) to say the same.
-    size_to_try = min(max(vocab_size, NUM_SPECIAL_PIECES), MAX_VOCAB_SIZE)
+    least = NUM_SPECIAL_PIECES + len(design.symbols) + (NUM_BYTE_PIECES if design.byte_fallback else 0)
+    size_to_try = min(max(vocab_size, least), MAX_VOCAB_SIZE)
     try:
         sentencepiece.SentencePieceTrainer.train(
             # An iterator, not files: U+2028 or \r inside a line cannot cut it in two.
             sentence_iterator=iter(lines),
             model_writer=model,
-            model_type="bpe",
+            model_type=design.kind,
             vocab_size=size_to_try,
-            character_coverage=1.0,
+            character_coverage=design.character_coverage,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             split_digits=True,  # a number is copied digit by digit, so unseen numbers are no harder than seen ones
-            byte_fallback=False,
+            byte_fallback=design.byte_fallback,
+            user_defined_symbols=list(design.symbols),
             pad_id=PAD_ID,
             eos_id=EOS_ID,
             bos_id=BOS_ID,
@@ -137,6 +169,31 @@ class Tokenizer:
         """The ids of each line, without BOS and EOS; -1 threads means one for each core."""
         ids: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=num_threads)
         return ids
+
+    def encode_as_pieces(self, lines: Sequence[str]) -> list[list[str]]:
+        """The pieces of each line, as text."""
+        pieces: list[list[str]] = self._processor.encode(list(lines), out_type=str)
+        return pieces
+
+    def decode_pieces(self, piece_lines: Iterable[Sequence[str]]) -> list[str]:
+        """The text of each list of pieces."""
+        return [self._processor.decode_pieces(list(pieces)) for pieces in piece_lines]
+
+    @cached_property
+    def piece_bytes(self) -> NDArray[np.int64]:
+        """The UTF-8 bytes of every piece as text, by id."""
+        return np.array([len(self._processor.id_to_piece(i).encode()) for i in range(self.num_pieces)], np.int64)
+
+    @cached_property
+    def has_pieces_across_blanks(self) -> bool:
+        """Whether a piece may reach from one word into the next, or a blank has no piece of its own."""
+        pieces = (self._processor.id_to_piece(i) for i in range(NUM_SPECIAL_PIECES, self.num_pieces))
+        return self.blank_id == UNK_ID or any(BLANK in piece[1:] for piece in pieces)
+
+    @property
+    def blank_id(self) -> int:
+        """The piece of a blank that no word follows."""
+        return int(self._processor.piece_to_id(BLANK))
 
     def decode_lines(self, id_lines: Iterable[Sequence[int]]) -> list[str]:
         """The text of each list of ids; PAD, EOS, BOS and the ids that pad the vocabulary stand for no text."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.formats.lines import TextFile
 from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.corpus.text import TextFile, normalise
 from dragoman.evaluation.scores import Score, score_translations
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.errors import UsageError, UserError
@@ -74,7 +75,7 @@ def evaluate_run(
 
 def _translate(run: LoadedRun, sources: list[str]) -> list[str]:
     num_done = 0
-    with progress_bars() as show:
+    with progress_bars("sentences") as show:
 
         def count(num_more: int) -> None:
             nonlocal num_done

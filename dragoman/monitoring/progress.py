@@ -1,27 +1,223 @@
-"""Bars for long work outside training: on standard error, in a terminal only."""
+"""How far long work outside training is, on standard error: bars in a terminal, now and then a line elsewhere.
+
+Rates and the time left are those of the last half minute. What is reported at once when a stage begins was found done
+by a resumed command; it counts as done, but not as fast.
+"""
 
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 Show = Callable[[str, int, int | None], None]
 """(stage, how many are done, how many there are if known)"""
+Clock = Callable[[], float]
+
+WINDOW_SECONDS = 30.0
+"""A rate is taken over at least this long, as soon as the work has taken so long."""
+SETTLING_SECONDS = 2.0
+"""What is reported so soon after the first report of a stage may have been found done."""
+LINE_EVERY_SECONDS = 30.0
+SHORT_STAGE_SECONDS = 5.0
+"""A stage that took no longer is not worth a line."""
+
+
+@dataclass
+class Stage:
+    """One stage of the work, as it was reported."""
+
+    name: str
+    begin: float
+    num_done: int = 0
+    num_total: int | None = None
+    end: float | None = None
+    _reports: deque[tuple[float, int]] = field(default_factory=deque)
+    """(when, how many were done), from the beginning of the window on."""
+    _settled_at: float | None = None
+
+    def report(self, now: float, num_done: int, num_total: int | None) -> None:
+        """Takes note of how far the stage is."""
+        self.num_done, self.num_total, self.end = num_done, num_total, None
+        if self._settled_at is None:
+            self._settled_at = now + SETTLING_SECONDS
+        # Until it has settled, only the last report is kept: the rate counts from there.
+        if now <= self._settled_at or (self._reports and num_done < self._reports[-1][1]):
+            self._reports.clear()
+        self._reports.append((now, num_done))
+        while len(self._reports) > 2 and self._reports[1][0] <= now - WINDOW_SECONDS:
+            self._reports.popleft()
+
+    def close(self, now: float) -> float:
+        """Ends the stage: when its last was done, or now if it did not say; returns when."""
+        if self.end is None:
+            is_complete = self.num_total is not None and self.num_done >= self.num_total and self._reports
+            self.end = self._reports[-1][0] if is_complete else now
+        return self.end
+
+    @property
+    def seconds(self) -> float:
+        """How long a stage took that has ended."""
+        return (self.begin if self.end is None else self.end) - self.begin
+
+    @property
+    def rate(self) -> float | None:
+        """How many were done in a second lately, if that is known."""
+        if len(self._reports) < 2:
+            return None
+        (first, num_first), (last, num_last) = self._reports[0], self._reports[-1]
+        return (num_last - num_first) / (last - first) if last > first and num_last > num_first else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at this rate, if that is known."""
+        if self.num_total is None or self.rate is None:
+            return None
+        return max(0, self.num_total - self.num_done) / self.rate
+
+
+class _Display(Protocol):
+    """Where progress is shown."""
+
+    def update(self, stage: Stage, now: float) -> None:
+        """Shows how far a stage is."""
+
+    def close(self, stage: Stage) -> None:
+        """Shows that a stage has ended."""
 
 
 @contextmanager
-def progress_bars() -> Iterator[Show]:
-    """Gives a function that shows how far each stage of the work is; silent where nobody watches."""
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        stages = {}
+def progress_bars(unit: str = "pairs", clock: Clock = time.monotonic, file: TextIO | None = None) -> Iterator[Show]:
+    """Gives a function that shows how far each stage of the work is; a stage ends when another begins."""
+    file = file or sys.stderr
+    console = Console(file=file)
+    # Not console.is_terminal, which also is true where colours are merely wished for (FORCE_COLOR).
+    if file.isatty() and not console.is_dumb_terminal:
+        with _open_bars(console, clock) as bars:
+            yield from _follow(_Bars(bars, unit), clock)
+    else:
+        yield from _follow(_Lines(file, unit), clock)
 
-        def show(stage: str, num_done: int, num_total: int | None) -> None:
-            if stage not in stages:
-                stages[stage] = bars.add_task(stage)
-            bars.update(stages[stage], completed=num_done, total=num_total)
 
-        yield show
+def _follow(display: _Display, clock: Clock) -> Iterator[Show]:
+    """Yields `show` once, and closes the last stage if the work did not fail."""
+    stages: dict[str, Stage] = {}
+    current: Stage | None = None
+    begin = clock()
+
+    def show(name: str, num_done: int, num_total: int | None) -> None:
+        nonlocal current, begin
+        now = clock()
+        if current is not None and current.name != name:
+            begin = current.close(now)
+            display.close(current)
+        # One that does not say when it begins, but only that something is done, began when the one before ended.
+        current = stages.setdefault(name, Stage(name, begin if num_done else now))
+        current.report(now, num_done, num_total)
+        display.update(current, now)
+
+    yield show
+    if current is not None:
+        current.close(clock())
+        display.close(current)
+
+
+class _Lines:
+    """Plain lines, few enough for a log."""
+
+    def __init__(self, file: TextIO, unit: str) -> None:
+        self._file, self._unit = file, unit
+        self._last_lines: dict[str, float] = {}
+        self._closed: set[str] = set()
+
+    def update(self, stage: Stage, now: float) -> None:
+        """Writes a line if the last one, or the beginning, is long enough ago."""
+        if now - self._last_lines.get(stage.name, stage.begin) < LINE_EVERY_SECONDS:
+            return
+        self._last_lines[stage.name] = now
+        total = f" of {stage.num_total:,}" if stage.num_total is not None else ""
+        rest = f"{describe_seconds(stage.seconds_left)} left" if stage.seconds_left else ""
+        figures = [f"{stage.num_done:,}{total} {self._unit}", _describe_rate(stage, self._unit), rest]
+        self._write(f"{stage.name}: {', '.join(filter(None, figures))}")
+
+    def close(self, stage: Stage) -> None:
+        """Writes a line if the stage took long, once."""
+        if stage.seconds <= SHORT_STAGE_SECONDS or stage.name in self._closed:
+            return
+        self._closed.add(stage.name)
+        what = f"{stage.num_done:,} {self._unit}" if stage.num_done else "done"
+        self._write(f"{stage.name}: {what} in {describe_seconds(stage.seconds)}")
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._file, flush=True)
+
+
+class _Bars:
+    """A bar for each stage, which vanish when the work is done."""
+
+    def __init__(self, bars: Progress, unit: str) -> None:
+        self._bars, self._unit = bars, unit
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, stage: Stage, _now: float) -> None:
+        """Moves the bar."""
+        if stage.name not in self._tasks:
+            self._tasks[stage.name] = self._bars.add_task(stage.name, total=None, amount="", rate="", rest="")
+        total = f"/{_abbreviate(stage.num_total)}" if stage.num_total is not None else ""
+        self._bars.update(
+            self._tasks[stage.name],
+            completed=stage.num_done,
+            total=stage.num_total,
+            amount=f"{_abbreviate(stage.num_done)}{total} {self._unit}" if stage.num_done or total else "",
+            rate=_describe_rate(stage, self._unit),
+            rest=f"{_minutes(stage.seconds_left)} left" if stage.seconds_left else "",
+        )
+
+    def close(self, stage: Stage) -> None:
+        """Fills the bar, which else would wait on."""
+        num_done = max(1, stage.num_done)
+        self._bars.update(self._tasks[stage.name], completed=num_done, total=num_done, rest="")
+
+
+def _open_bars(console: Console, clock: Clock) -> Progress:
+    # Names of files may hold what rich takes for markup.
+    texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]", "fields[rate]")]
+    rest = TextColumn("{task.fields[rest]}", markup=False)
+    columns = (texts[0], BarColumn(bar_width=20), *texts[1:], TimeElapsedColumn(), rest)
+    return Progress(*columns, console=console, transient=True, get_time=clock)
+
+
+def _describe_rate(stage: Stage, unit: str) -> str:
+    """E.g. "14,000 pairs/s", rounded to what can be known; empty if it is not."""
+    if stage.rate is None:
+        return ""
+    if stage.rate < 10:
+        return f"{stage.rate:.1f} {unit}/s"
+    num_digits = 3 - len(str(int(stage.rate)))
+    return f"{round(stage.rate, min(0, num_digits)):,.0f} {unit}/s"
+
+
+def describe_seconds(seconds: float) -> str:
+    """E.g. "56 s", "3 min 56 s", "2 h 5 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _abbreviate(number: int) -> str:
+    """E.g. "4.50M" or "154k", so that a bar fits in 80 columns."""
+    if number >= 1_000_000:
+        return f"{number / 1e6:,.{1 if number >= 10_000_000 else 2}f}M"
+    return f"{number // 1000}k" if number >= 100_000 else f"{number:,}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"

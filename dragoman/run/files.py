@@ -10,30 +10,34 @@ from typing import IO, Any
 
 
 @contextmanager
-def write_aside(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Opens a file beside `path` and renames it onto `path` only if the block succeeds."""
+def write_aside(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterator[IO[Any]]:
+    """Opens a file beside `path` and renames it onto `path` only if the block succeeds.
+
+    What could be made again need not be durable: then it is not forced to disk, which takes time.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     try:
         with aside.open(mode, encoding=encoding, newline=newline) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, is_durable: bool = True) -> None:
     """Writes text as UTF-8, whole or not at all."""
-    with write_aside(path, "w") as file:
+    with write_aside(path, "w", is_durable) as file:
         file.write(text)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
     """Writes readable JSON, whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", is_durable)
 
 
 def read_json(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""A worker must not outlive its launcher: an orphan would go on writing into a run that somebody resumes."""
+"""Worker processes: how many this machine has room for, and that none outlives the one that started it."""
 
 import ctypes
 import os
@@ -7,8 +7,16 @@ import signal
 PR_SET_PDEATHSIG = 1
 
 
+def num_cores() -> int:
+    """Cores this process may use, which in a container or job is fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def end_with_parent() -> None:
-    """Asks the kernel to end this process as soon as its parent ends, even by SIGKILL; Linux only."""
+    """Asks the kernel to end this process as soon as its parent ends, even by SIGKILL; Linux only.
+
+    An orphan would go on writing into a folder that somebody works on again.
+    """
     try:
         ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Writing TOML: tables of plain values, which is all a run's settings are (the standard library only reads it)."""
+"""Writing TOML: tables of values, which is all that settings are (the standard library only reads it)."""
 
 import json
 from typing import Any
@@ -24,5 +24,8 @@ def _value(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return "[" + ", ".join(_value(item) for item in value) + "]"
+        case dict():
+            # Keys are quoted, because they may be anything.
+            return "{" + ", ".join(f"{_value(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
         case _:
             raise TypeError(f"cannot write {type(value).__name__} as TOML")

@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from dragoman.corpus.text import TextFile, normalise
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.formats.lines import TextFile
 from dragoman.translation.translator import Translator
 
 LINES_PER_BLOCK = 2_000

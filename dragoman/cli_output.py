@@ -1,0 +1,24 @@
+"""How commands speak: results on standard output, notices on standard error, figures as JSON on request."""
+
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON on standard output.")]
+
+
+def say(text: str) -> None:
+    """A result, on standard output."""
+    typer.echo(text)
+
+
+def warn(text: str) -> None:
+    """A notice, on standard error: results stay clean."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Figures, on standard output."""
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
