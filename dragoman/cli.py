@@ -197,9 +197,9 @@ def main() -> None:
         # The reader of our output has gone (`| head`): nothing more to say, also not at exit.
         sys.stdout = None
         sys.exit(1)
-    except KeyboardInterrupt:
-        warn("dragoman: stopped.")
-        sys.exit(1)
+    except SystemExit as end:
+        # 130 is Typer's code for Ctrl-C; ours are 0, 1 and 2.
+        sys.exit(1 if end.code == 130 else end.code)
     except Exception as error:
         if is_debugging:
             raise

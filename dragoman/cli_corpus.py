@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dragoman.cli_output import Json, print_json, say, warn
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from dragoman.corpus.preparation.engine import EngineName
@@ -108,10 +108,12 @@ def prepare(
     out = out or trained_from
     if out is None:
         raise UsageError("Nowhere to write to: give --out, or a config with data.prepared.")
-    with progress_bars() as show:
-        prepared = prepare_corpus(
-            with_weights(settings, weights or []), out, warn, show, cast("EngineName", engine), processes
-        )
+    settings = with_weights(settings, weights or [])
+    try:
+        with progress_bars() as show:
+            prepared = prepare_corpus(settings, out, warn, show, cast("EngineName", engine), processes)
+    except KeyboardInterrupt:
+        raise UserError("Stopped; run the same command again to continue where it stopped.") from None
     if json:
         print_json({"out": str(out), "fingerprint": prepared.fingerprint} | prepared.manifest.model_dump(mode="json"))
         return

@@ -9,7 +9,8 @@ from hypothesis import settings
 from program import Run, run_dragoman
 
 from dragoman.corpus.builtin import write_builtin_corpus
-from dragoman.corpus.prepare import PrepareRequest, prepare_corpus
+from dragoman.corpus.prepare import prepare_corpus
+from dragoman.run.preparation import PrepareSettings, TokenizerSettings
 
 # No deadline: the machine may be busy. What decides whether a change lands must not depend on luck.
 settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get("CI") == "true")
@@ -42,17 +43,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,000 pairs of the built-in corpus, prepared; tests must not change it."""
     folder = tmp_path_factory.mktemp("shared")
     corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=20, num_test=20)
-    request = PrepareRequest(
+    settings = PrepareSettings.of_files(
         [corpus.train.source],
         [corpus.train.target],
-        folder / "prepared",
-        [corpus.dev.source],
-        [corpus.dev.target],
-        [corpus.test.source],
-        [corpus.test.target],
-        vocab_size=500,
+        dev=([corpus.dev.source], [corpus.dev.target]),
+        test=([corpus.test.source], [corpus.test.target]),
+        tokenizer=TokenizerSettings(vocab_size=500),
     )
-    prepare_corpus(request, say=lambda _: None)
+    prepare_corpus(settings, folder / "prepared", say=lambda _: None)
     return folder / "prepared"
 
 

@@ -1,5 +1,6 @@
 """`[prepare]` of a config file, with what the command line changes in it."""
 
+from collections.abc import Sequence
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -104,17 +105,19 @@ def _merge(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _with_paths_beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Takes paths as relative to the config file where that is where they are."""
-    return table | {
-        key: [_text_beside(text, folder) for text in table[key]]
+    texts = {
+        key: [_paths_beside(text, _PATH_KEYS, folder) for text in table[key]]
         for key in _TEXT_TABLES
         if isinstance(table.get(key), list)
     }
+    tokenizer = {"tokenizer": _paths_beside(table["tokenizer"], ("reuse",), folder)} if "tokenizer" in table else {}
+    return table | texts | tokenizer
 
 
-def _text_beside(text: Any, folder: Path) -> Any:
-    if not isinstance(text, dict):
-        return text
-    return text | {key: _beside(text[key], folder) for key in _PATH_KEYS if isinstance(text.get(key), str)}
+def _paths_beside(table: Any, keys: Sequence[str], folder: Path) -> Any:
+    if not isinstance(table, dict):
+        return table
+    return table | {key: _beside(table[key], folder) for key in keys if isinstance(table.get(key), str)}
 
 
 def _beside(path: str, folder: Path) -> Path:

@@ -24,7 +24,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def prepare(dragoman: Run, files: tuple[Path, Path], *more: object, code: int = 0) -> str:
     """Runs `dragoman prepare` on two files and returns what it said on standard error."""
     out = files[0].parent / "prepared"
-    done = dragoman("prepare", "--source", files[0], "--target", files[1], "--out", out, *more, code=code)
+    done = dragoman("prepare", "--source", files[0], "--target", files[1], "--out", out, "--json", *more, code=code)
     assert out.exists() == (code == 0)
     assert not list(files[0].parent.glob(".prepared*"))
     assert done.stderr.count("dragoman: ") == (code != 0)
@@ -70,10 +70,25 @@ def test_crlf_bom_and_line_separators_are_read_as_people_mean_them(dragoman: Run
 
 
 def test_an_empty_side_is_left_out_and_counted(dragoman: Run, files: tuple[Path, Path]):
-    write_text(files[1], ["", "  ", *LINES[2:]])
-    message = prepare(dragoman, files)
-    assert "Left out 2 pairs with an empty side" in message
-    assert "my.de, line 1" in message
+    write_text(files[1], ["", "  ", *(line[::-1] for line in LINES[2:])])
+    prepare(dragoman, files)
+    out = files[0].parent / "prepared"
+    [record] = [
+        each
+        for each in json.loads((out / "manifest.json").read_text())["cleaning"]["filters"]
+        if each["name"] == "empty"
+    ]
+    assert record["num_dropped"] == 2
+    assert record["examples"][0]["place"] == f"{files[0]}, line 1"
+    assert "a side without text | 2 |" in (out / "cleaning.md").read_text()
+
+
+def test_text_of_which_cleaning_leaves_nothing(dragoman: Run, files: tuple[Path, Path]):
+    write_text(files[1], LINES)
+    message = prepare(dragoman, files, code=1)
+    assert "Cleaning dropped all 60 pairs (identical 60)" in message
+    assert "--filter identical=off" in message
+    prepare(dragoman, files, "--filter", "identical=off")
 
 
 def test_a_vocabulary_larger_than_the_text_supports(dragoman: Run, files: tuple[Path, Path]):

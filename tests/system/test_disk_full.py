@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from corpora import content_of
 from program import Run
 
 pytestmark = pytest.mark.skipif(
@@ -39,11 +40,19 @@ def test_training_onto_a_full_disk_keeps_the_checkpoint_before(dragoman: Run, co
     assert translated.stdout.count("\n") == 1
 
 
-def test_preparing_onto_a_full_disk_leaves_nothing(dragoman: Run, small_disk: Path, tmp_path: Path):
+def test_preparing_onto_a_full_disk_continues_when_there_is_space(dragoman: Run, small_disk: Path, tmp_path: Path):
     dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 40_000)
-    done = dragoman(
+    command = [
         "prepare", "--source", tmp_path / "corpus/train.en", "--target", tmp_path / "corpus/train.de",
-        "--out", small_disk / "prepared", "--vocab-size", 500, code=1,
-    )  # fmt: skip
-    assert "no space left" in done.stderr
-    assert list(small_disk.iterdir()) == []
+        "--vocab-size", 500, "--json",
+    ]  # fmt: skip
+    out = small_disk / "prepared"
+    done = dragoman(*command, "--out", out, code=1)
+    assert f"no space left for {out}; free some and run the same command again to continue" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+    assert not out.exists()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    dragoman(*command, "--out", out)
+    assert [path.name for path in small_disk.iterdir()] == ["prepared"]
+    dragoman(*command, "--out", tmp_path / "expected")
+    assert content_of(out) == content_of(tmp_path / "expected")

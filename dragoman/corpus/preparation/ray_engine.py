@@ -1,6 +1,8 @@
 """Pieces of work on a Ray cluster that is already running; Ray is an optional dependency."""
 
 import logging
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,6 +12,8 @@ from dragoman.run.errors import UserError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+ANSWER_SECONDS = 10
 
 
 class RayCluster:
@@ -44,6 +48,7 @@ def open_ray() -> Iterator[RayCluster]:
     was_connected = ray.is_initialized()
     if not was_connected:
         try:
+            _check_that_somebody_answers(os.environ.get("RAY_ADDRESS", ""))
             ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as problem:
             raise UserError(
@@ -54,3 +59,14 @@ def open_ray() -> Iterator[RayCluster]:
     finally:
         if not was_connected:
             ray.shutdown()
+
+
+def _check_that_somebody_answers(address: str) -> None:
+    """Raises a ConnectionError for an address HOST:PORT that is dead, which Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    except OSError as problem:
+        raise ConnectionError(f"nobody answers at {address}: {problem}") from None

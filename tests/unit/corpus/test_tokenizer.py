@@ -11,13 +11,15 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.text import MAX_LINE_BYTES, normalise
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.tokenizer import (
     BOS_ID,
     EOS_ID,
     PAD_ID,
     UNK_ID,
     Tokenizer,
+    TokenizerDesign,
     VocabularyTooLarge,
     VocabularyTooSmall,
     padded_vocab_size,
@@ -41,9 +43,24 @@ LINES = make_lines()
 VOCAB_SIZE = 90
 
 
+DESIGNS = [
+    TokenizerDesign(),
+    TokenizerDesign("unigram"),
+    TokenizerDesign(byte_fallback=True),
+    TokenizerDesign("unigram", byte_fallback=True),
+    TokenizerDesign(symbols=("<bt>", "<2de>")),
+]
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer(train_tokenizer(LINES, VOCAB_SIZE))
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> list[Tokenizer]:
+    """One of every design."""
+    return [Tokenizer(train_tokenizer(LINES, 64 + 256 * design.byte_fallback, design)) for design in DESIGNS]
 
 
 def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
@@ -56,6 +73,40 @@ def test_decoding_an_encoded_line_gives_it_back(tokenizer: Tokenizer, lines: lis
     id_lines = tokenizer.encode_lines(lines)
     assert tokenizer.decode_lines(id_lines) == lines
     assert all(UNK_ID < piece_id < tokenizer.num_pieces for ids in id_lines for piece_id in ids)
+
+
+@given(st.lists(st.text(st.sampled_from(CHARACTERS), max_size=30), max_size=5))
+def test_tokenizers_of_every_design_give_lines_back(tokenizers: list[Tokenizer], lines: list[str]) -> None:
+    for tokenizer in tokenizers:
+        assert tokenizer.decode_lines(tokenizer.encode_lines(lines)) == lines
+        assert tokenizer.decode_pieces(tokenizer.encode_as_pieces(lines)) == lines
+
+
+@given(st.text(st.characters(exclude_characters="\n\0▁▅", exclude_categories=["Cs"]), max_size=20))
+def test_with_byte_fallback_no_character_is_unknown(tokenizers: list[Tokenizer], line: str) -> None:
+    for tokenizer, design in zip(tokenizers, DESIGNS, strict=True):
+        if design.byte_fallback:
+            [ids] = tokenizer.encode_lines([line])
+            assert UNK_ID not in ids
+            assert tokenizer.decode_lines([ids]) == [line]
+
+
+def test_symbols_are_one_piece_wherever_they_stand(tokenizers: list[Tokenizer]) -> None:
+    [pieces] = tokenizers[-1].encode_as_pieces(["<bt> the<2de>cat"])
+    assert {"<bt>", "<2de>"} < set(pieces)
+
+
+def test_rare_characters_become_bytes_where_coverage_is_below_one() -> None:
+    design = TokenizerDesign(byte_fallback=True, character_coverage=0.99)
+    tokenizer = Tokenizer(train_tokenizer(LINES, 320, design))
+    [pieces] = tokenizer.encode_as_pieces(["漢"])
+    assert pieces == ["▁", "<0xE6>", "<0xBC>", "<0xA2>"]
+    assert tokenizer.decode_lines(tokenizer.encode_lines(LINES)) == LINES
+
+
+def test_bytes_of_pieces_are_those_of_a_file_of_pieces(tokenizer: Tokenizer) -> None:
+    [pieces], [ids] = tokenizer.encode_as_pieces(["the Straße 12"]), tokenizer.encode_lines(["the Straße 12"])
+    assert tokenizer.piece_bytes[ids].sum() + len(ids) == len((" ".join(pieces) + "\n").encode())
 
 
 def test_spaces_are_not_changed(tokenizer: Tokenizer) -> None:
@@ -73,7 +124,7 @@ def test_numbers_are_cut_into_digits(tokenizer: Tokenizer) -> None:
 
 
 def test_reserved_characters_do_not_come_back(tokenizer: Tokenizer) -> None:
-    """The reason why `corpus.text` leaves such pairs out; if this fails, it need not any more."""
+    """The reason why cleaning leaves such pairs out; if this fails, it need not any more."""
     assert tokenizer.decode_lines(tokenizer.encode_lines(["the▁cat"])) == ["the cat"]
     assert tokenizer.decode_lines(tokenizer.encode_lines(["the ▅"])) != ["the ▅"]
 
@@ -130,6 +181,16 @@ def test_too_small_vocabulary_tells_the_smallest(asked: int) -> None:
     smallest = failure.value.smallest
     assert f"use --vocab-size {smallest} or more" in str(failure.value)
     assert Tokenizer(train_tokenizer(LINES, smallest)).num_pieces == smallest
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_sizes_that_fit_are_told_for_every_design(design: TokenizerDesign) -> None:
+    with pytest.raises(VocabularyTooLarge) as too_large:
+        train_tokenizer(LINES, 5000, design)
+    with pytest.raises(VocabularyTooSmall) as too_small:
+        train_tokenizer(LINES, 2, design)
+    for fitting in (too_large.value.largest, too_small.value.smallest):
+        assert Tokenizer(train_tokenizer(LINES, fitting, design)).num_pieces == fitting
 
 
 @pytest.mark.parametrize("lines", [[], [""]])

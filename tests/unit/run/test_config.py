@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dragoman.run.config import Settings, build_settings, dump_settings, known_keys, load_settings
+from dragoman.run.config import Settings, build_settings, dump_settings, known_settings, load_settings
 from dragoman.run.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def test_an_unknown_section_is_answered_with_the_nearest_known_one():
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_key_at_all_gets_an_answer(section, name):
     override = f"{section}.{name}=1"
-    if f"{section.strip()}.{name}".partition("=")[0].strip() in known_keys():
+    if f"{section.strip()}.{name}".partition("=")[0].strip() in known_settings():
         return
     with pytest.raises(UsageError):
         build(override)
@@ -118,7 +118,7 @@ def test_an_override_into_something_that_is_no_table_is_named():
         ("training.clip_norm=nan", r"training.clip_norm = nan: "),
         ("training.precision=fp8", r"training.precision = 'fp8': .*'fp32', 'bf16' or 'fp16'"),
         ("training.schedule=linear", r"training.schedule = 'linear': .*'transformer'"),
-        ("training.boundaries=[10, 0]", r"training.boundaries.1 = 0: "),
+        ("training.boundaries=[10, 0]", r"training.boundaries.2 = 0: "),
         ("model.dropout=1", r"model.dropout = 1: .*less than 1"),
         ("model.preset=5", r"model.preset = 5: .*string"),
         ("data.max_tokens=1", r"data.max_tokens = 1: "),
@@ -194,8 +194,8 @@ def test_settings_cannot_be_changed_afterwards():
         build().training.max_steps = 5
 
 
-def test_known_keys_are_the_fields_of_all_sections():
-    keys = known_keys()
+def test_known_settings_are_the_fields_of_all_sections():
+    keys = known_settings()
     assert len(keys) == len(set(keys))
     assert {"data.prepared", "model.preset", "training.max_steps", "checkpoints.best_by"} <= set(keys)
 

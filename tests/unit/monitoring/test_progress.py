@@ -1,0 +1,228 @@
+"""Progress of long work: few lines in a log, bars in a terminal, and rates that a resume does not distort."""
+
+import io
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.monitoring.progress import Stage, describe_seconds, progress_bars
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Scene:
+    """A watch set by hand, and what was written."""
+
+    def __init__(self, file: io.StringIO | None = None) -> None:
+        self.now = 1000.0
+        self.file = file or io.StringIO()
+
+    def bars(self, unit: str = "pairs"):
+        return progress_bars(unit, lambda: self.now, self.file)
+
+    def lines(self) -> list[str]:
+        return self.file.getvalue().splitlines()
+
+
+def test_short_work_prints_nothing():
+    scene = Scene()
+    with scene.bars() as show:
+        for number in range(49):
+            scene.now += 0.1
+            show("encoding", number, 49)
+    assert scene.lines() == []
+
+
+def test_a_line_every_half_minute_and_one_at_the_end():
+    scene = Scene()
+    with scene.bars() as show:
+        for second in range(101):
+            show("encoding", 14_000 * second, 4_500_000)
+            scene.now += 1
+    assert scene.lines() == [
+        "encoding: 420,000 of 4,500,000 pairs, 14,000 pairs/s, 4 min 51 s left",
+        "encoding: 840,000 of 4,500,000 pairs, 14,000 pairs/s, 4 min 21 s left",
+        "encoding: 1,260,000 of 4,500,000 pairs, 14,000 pairs/s, 3 min 51 s left",
+        "encoding: 1,400,000 pairs in 1 min 41 s",
+    ]
+
+
+def test_a_total_that_is_not_known_leaves_no_time_left():
+    scene = Scene()
+    with scene.bars("kB") as show:
+        for second in range(31):
+            show("europarl.tgz", 21_312 * second, None)
+            scene.now += 1
+    assert scene.lines()[0] == "europarl.tgz: 639,360 kB, 21,300 kB/s"
+
+
+def test_a_stage_ends_when_another_begins():
+    scene = Scene()
+    with scene.bars() as show:
+        show("reading", 10, 10)
+        scene.now += 60  # of no stage: one was complete, the next says itself when it begins
+        show("training the tokenizer", 0, None)
+        scene.now += 23
+        show("encoding", 0, 10)
+        scene.now += 4
+        show("encoding", 10, 10)
+    assert scene.lines() == ["training the tokenizer: done in 23 s"]
+
+
+def test_a_stage_that_reports_only_its_end_is_told_too():
+    scene = Scene()
+    with scene.bars() as show:
+        scene.now += 20
+        show("encoding", 900, 900)
+        scene.now += 100
+    assert scene.lines() == ["encoding: 900 pairs in 20 s"]
+
+
+def test_stages_in_turns_end_once():
+    scene = Scene()
+    with scene.bars() as show:
+        for number in range(10):
+            for name in ("left", "right"):
+                show(name, number, 100)
+                scene.now += 6
+    assert len(scene.lines()) <= 2 + 2 * 120 / 30
+    assert sum(" in " in line for line in scene.lines()) == 2
+
+
+def test_failed_work_is_not_told_as_done():
+    scene = Scene()
+
+    def work() -> None:
+        with scene.bars() as show:
+            show("encoding", 1, 10)
+            scene.now += 20
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert scene.lines() == []
+
+
+def test_what_a_resume_found_done_is_not_fast():
+    stage = Stage("encoding", 0.0)
+    for number in range(100):
+        stage.report(5 + number / 100, 10_000 * number, 2_000_000)
+    assert stage.rate is None
+    stage.report(16.0, 1_000_000, 2_000_000)
+    stage.report(26.0, 1_010_000, 2_000_000)
+    # 990,000 were done after a second of reports; only the 20,000 after that took time.
+    assert stage.rate == pytest.approx(20_000 / (26 - 5.99))
+    assert stage.seconds_left == pytest.approx(990_000 / stage.rate)
+
+
+def test_the_rate_is_that_of_the_last_half_minute():
+    stage = Stage("encoding", 0.0)
+    for second in range(100):
+        stage.report(second, 1000 * second, None)
+    for second in range(100, 140):
+        stage.report(second, 99_000 + 10 * (second - 99), None)
+    assert stage.rate == pytest.approx(10)
+
+
+def test_reports_that_come_seldom_still_give_a_rate():
+    stage = Stage("encoding", 0.0)
+    for number in range(5):
+        stage.report(100.0 * number, 500 * number, None)
+    assert stage.rate == pytest.approx(5)
+
+
+def test_a_count_that_falls_begins_the_rate_anew():
+    stage = Stage("download", 0.0)
+    for second in range(10):
+        stage.report(second, 1000 * second, None)
+    stage.report(10, 0, None)
+    assert stage.rate is None
+    stage.report(11, 50, None)
+    assert stage.rate == pytest.approx(50)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 10**12), st.none() | st.integers(0, 10**12))))
+def test_no_sequence_of_reports_fails_or_floods(reports: list[tuple[float, int, int | None]]):
+    scene = Scene()
+    with scene.bars() as show:
+        for seconds, num_done, num_total in reports:
+            scene.now += seconds
+            show("stage", num_done, num_total)
+    assert len(scene.lines()) <= 1 + (scene.now - 1000) / 30
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (236, "3 min 56 s"),
+        (3599.7, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_seconds_in_words(seconds: float, text: str):
+    assert describe_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.25, "0.2 pairs/s"), (37, "37 pairs/s"), (21_349, "21,300 pairs/s")])
+def test_rates_are_rounded_to_what_can_be_known(rate: float, text: str):
+    scene = Scene()
+    with scene.bars() as show:
+        show("encoding", 0, None)
+        scene.now += 1000
+        show("encoding", round(1000 * rate), None)
+    assert scene.lines()[0].endswith(f", {text}")
+
+
+def test_a_terminal_gets_bars_that_fit_and_vanish(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    scene = Scene(Terminal())
+    with scene.bars() as show:
+        show("training the tokenizer", 0, None)
+        for second in range(11):
+            show("encoding [bold] text", 14_000 * second, 4_500_000)
+            scene.now += 1
+        drawn = _drawn_now(show, scene)
+    assert "encoding [bold] text" in drawn
+    assert "154k/4.50M pairs" in drawn
+    assert "14,000 pairs/s" in drawn
+    assert "0:00:11" in drawn
+    assert "5:10 left" in drawn
+    assert scene.file.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def _drawn_now(show: Callable[..., None], scene: Scene) -> str:
+    """What the bars look like, which are drawn only every now and then, by a thread."""
+    show("encoding [bold] text", 154_000, 4_500_000)
+    for _ in range(100):
+        if "5:10 left" in scene.file.getvalue():
+            break
+        time.sleep(0.05)
+    return scene.file.getvalue()
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "dumb")
+    scene = Scene(Terminal())
+    with scene.bars() as show:
+        scene.now += 6
+        show("encoding", 5, 5)
+    assert scene.lines() == ["encoding: 5 pairs in 6 s"]
+
+
+def test_standard_error_is_where_it_goes(capsys: pytest.CaptureFixture[str]):
+    watch = iter([0.0, 40.0, 41.0])
+    with progress_bars(clock=lambda: next(watch)) as show:
+        show("encoding", 1, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("encoding: 1 of 2 pairs\n")
