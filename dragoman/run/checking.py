@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -79,6 +79,8 @@ def _locate(location: tuple[int | str, ...], model: type[BaseModel]) -> tuple[st
         if isinstance(part, int):
             parts.append(str(part + 1))  # an item of a list, counted as people count
         elif table is None:
+            if field is not None and get_origin(field.annotation) is dict:
+                parts.append(part)
             break
         else:
             parts.append(str(part))

@@ -250,9 +250,9 @@ def test_weights_and_stages_can_be_set_on_the_command_line():
         ("data.weights={a = true}", r"data.weights.a = True: "),
         ("data.weights=a", r"data.weights = 'a': .*dictionary"),
         ("data.weights.a=2", r"unknown key 'data.weights.a'; did you mean 'data.weights'"),
-        ("data.stages=[{from_step = 5}]", r"data.stages.0.weights is missing"),
-        ("data.stages=[{from_step = -5, weights = {}}]", r"data.stages.0.from_step = -5: "),
-        ("data.stages=[{from_stp = 5, weights = {}}]", r"data.stages.0.from_st"),
+        ("data.stages=[{from_step = 5}]", r"data.stages.1.weights is missing"),
+        ("data.stages=[{from_step = -5, weights = {}}]", r"data.stages.1.from_step = -5: "),
+        ("data.stages=[{from_stp = 5, weights = {}}]", r"data.stages.1.from_st"),
         ("data.stages=[{from_step=5, weights={}}, {from_step=5, weights={}}]", "data.stages must have .* that rises"),
     ],
 )
