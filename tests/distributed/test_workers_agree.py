@@ -22,6 +22,7 @@ def test_one_two_and_four_workers_learn_the_same(dragoman: Run, config: Path, tm
         assert evaluation["loss"] == pytest.approx(evaluations[0]["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_three_workers_share_four_virtual_workers_unevenly(dragoman: Run, config: Path, tmp_path: Path):
     for workers in (1, 3):
         dragoman(

@@ -6,6 +6,7 @@ import pytest
 from program import Run, read_records, train_losses
 
 
+@pytest.mark.slow
 def test_half_precision_learns_like_full_precision(dragoman: Run, config: Path, tmp_path: Path):
     for precision in ("fp32", "bf16", "fp16"):
         dragoman(
