@@ -1,8 +1,7 @@
 """Cleans one block of pairs: what is left, and what was dropped for which reason."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 from dragoman.corpus.cleaning.checks import Check, build_checks
 from dragoman.corpus.cleaning.filters import Rules
@@ -38,15 +37,6 @@ class Dropped:
         """Adds what was dropped further on in the text."""
         self.num_pairs += later.num_pairs
         self.examples += later.examples[: MAX_EXAMPLES - len(self.examples)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The reverse of `to_dict`."""
-        return cls(values["num_pairs"], [Example(**example) for example in values["examples"]])
 
 
 @dataclass

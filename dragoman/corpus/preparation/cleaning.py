@@ -19,12 +19,13 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.keys import near_key
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.block_file import NUM_BUCKETS, write_block_file
+from dragoman.corpus.preparation.finished import Finished
 from dragoman.corpus.preparation.inputs import Input
 from dragoman.corpus.preparation.repeats import find_repeats
 from dragoman.corpus.preparation.sentences import Sentences
 from dragoman.corpus.preparation.work_folder import WorkFolder
 from dragoman.corpus.preparation.workshop import Workshop
-from dragoman.run.files import read_json, write_json
+from dragoman.run.files import write_json
 
 
 @dataclass(frozen=True)
@@ -46,26 +47,13 @@ class CleanTask:
         return f"{self.file}, {self.what} {self.first_number + index}"
 
 
-@dataclass
-class CleanedBlock:
+class CleanedBlock(Finished):
     """What became of a block."""
 
     num_read: int
     num_kept: int
     num_text_bytes: int
     dropped: dict[str, Dropped]
-
-    def save(self, path: Path) -> None:
-        """Written after the block's text: where it exists, the block is done."""
-        dropped = {name: found.to_dict() for name, found in self.dropped.items()}
-        write_json(path, vars(self) | {"dropped": dropped}, is_durable=False)
-
-    @classmethod
-    def load(cls, path: Path) -> "CleanedBlock":
-        """Reads what an earlier run of the same preparation saved."""
-        values = read_json(path)
-        dropped = {name: Dropped.from_dict(found) for name, found in values.pop("dropped").items()}
-        return cls(dropped=dropped, **values)
 
 
 @dataclass(frozen=True)
@@ -116,7 +104,9 @@ def clean_one_block(task: CleanTask) -> CleanedBlock:
     numbers = task.first_number + np.array(block.indices, dtype=np.int64)
     buckets = _buckets(block, task)
     num_bytes = write_block_file(task.work.cleaned(task.index, "pairs"), block.sources, block.targets, numbers, buckets)
-    cleaned = CleanedBlock(len(task.sources), len(block.sources), num_bytes, block.dropped)
+    cleaned = CleanedBlock(
+        num_read=len(task.sources), num_kept=len(block.sources), num_text_bytes=num_bytes, dropped=block.dropped
+    )
     cleaned.save(record_path)
     return cleaned
 

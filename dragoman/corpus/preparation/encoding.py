@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from dragoman.corpus.cleaning.clean import Dropped
+from dragoman.corpus.preparation.finished import Finished
 from dragoman.corpus.preparation.held_out import with_tag
 from dragoman.corpus.preparation.sentences import Sentences
 from dragoman.corpus.preparation.shuffling import LABEL_DTYPE, read_lines
@@ -27,7 +29,7 @@ from dragoman.corpus.shards import (
 )
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer
 from dragoman.corpus.word_encoder import WordEncoder
-from dragoman.run.files import read_json, write_aside, write_json
+from dragoman.run.files import write_aside
 
 PAIRS_PER_BATCH = 4096
 COUNT_DTYPE = np.dtype("<i8")
@@ -49,8 +51,7 @@ class EncodeTask:
     dtype: IdDtype
 
 
-@dataclass
-class EncodedSide:
+class EncodedSide(BaseModel):
     """One side of a shard, measured."""
 
     num_bytes: int
@@ -61,8 +62,7 @@ class EncodedSide:
     """Sentences by their number of pieces, from 0 on."""
 
 
-@dataclass
-class EncodedShard:
+class EncodedShard(Finished):
     """What the manifest needs to know about one shard."""
 
     shard: Shard
@@ -72,30 +72,6 @@ class EncodedShard:
     held_out: Dropped
     """Pairs left out because they share a sentence with a set that was held out, its own pairs included."""
     files: dict[str, FileRecord]
-
-    def save(self, path: Path) -> None:
-        """Written last: where it exists, the shard is done."""
-        values = vars(self) | {
-            "shard": self.shard.model_dump(),
-            "source": vars(self.source),
-            "target": vars(self.target),
-            "held_out": self.held_out.to_dict(),
-            "files": {name: record.model_dump() for name, record in self.files.items()},
-        }
-        write_json(path, values, is_durable=False)
-
-    @classmethod
-    def load(cls, path: Path) -> "EncodedShard":
-        """Reads what an earlier run of the same preparation saved."""
-        values = read_json(path)
-        return cls(
-            Shard.model_validate(values["shard"]),
-            EncodedSide(**values["source"]),
-            EncodedSide(**values["target"]),
-            values["longer_length_counts"],
-            Dropped.from_dict(values["held_out"]),
-            {name: FileRecord.model_validate(record) for name, record in values["files"].items()},
-        )
 
 
 def encode_one_shard(task: EncodeTask) -> EncodedShard:
@@ -109,12 +85,12 @@ def encode_one_shard(task: EncodeTask) -> EncodedShard:
     shard = write_shard(folder, task.index, _encode(sources, targets, encoders), task.dtype)
     ids = ParallelIds.open(folder, Shards(dtype=task.dtype, shards=(shard,)), first_index=task.index)
     encoded = EncodedShard(
-        shard,
-        _measure(task, "source", sources, ids.source_lengths, encoders[0].tokenizer),
-        _measure(task, "target", targets, ids.target_lengths, encoders[1].tokenizer),
-        np.bincount(np.maximum(ids.source_lengths, ids.target_lengths)).tolist(),
-        held_out,
-        {
+        shard=shard,
+        source=_measure(task, "source", sources, ids.source_lengths, encoders[0].tokenizer),
+        target=_measure(task, "target", targets, ids.target_lengths, encoders[1].tokenizer),
+        longer_length_counts=np.bincount(np.maximum(ids.source_lengths, ids.target_lengths)).tolist(),
+        held_out=held_out,
+        files={
             path.relative_to(task.work.corpus).as_posix(): FileRecord.of(path)
             for path in shard_files(folder, task.index)
         },

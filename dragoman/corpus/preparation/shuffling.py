@@ -19,10 +19,11 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.preparation.alphabet import characters_of
 from dragoman.corpus.preparation.block_file import NUM_BUCKETS, read_slice
 from dragoman.corpus.preparation.cleaning import CleanedText
+from dragoman.corpus.preparation.finished import Finished
 from dragoman.corpus.preparation.repeats import find_repeats
 from dragoman.corpus.preparation.work_folder import WorkFolder
 from dragoman.corpus.preparation.workshop import Workshop
-from dragoman.run.files import read_json, write_aside, write_json
+from dragoman.run.files import read_json, write_aside
 
 SHARD_TEXT_BYTES = 8 * 2**20
 """Text of a shard on average: what a worker process holds at once, a few times over. Small, for even shares."""
@@ -43,8 +44,7 @@ class ShuffleTask:
     seed: int
 
 
-@dataclass
-class ShuffledShard:
+class ShuffledShard(Finished):
     """What a shard holds."""
 
     num_pairs: int
@@ -54,18 +54,6 @@ class ShuffledShard:
     num_target_bytes: int
     alphabet: str
     dropped: dict[str, Dropped]
-
-    def save(self, path: Path) -> None:
-        """Written after the shard's text: where it exists, the shard is done."""
-        dropped = {name: found.to_dict() for name, found in self.dropped.items()}
-        write_json(path, vars(self) | {"dropped": dropped}, is_durable=False)
-
-    @classmethod
-    def load(cls, path: Path) -> "ShuffledShard":
-        """Reads what an earlier run of the same preparation saved."""
-        values = read_json(path)
-        dropped = {name: Dropped.from_dict(found) for name, found in values.pop("dropped").items()}
-        return cls(dropped=dropped, **values)
 
 
 def shuffle_text(shop: Workshop, cleaned: CleanedText, account: Account, seed: int) -> list[ShuffledShard]:
