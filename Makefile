@@ -35,6 +35,7 @@ bench: setup ## measure us and the references side by side, JSON into benchmarks
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/worker_scaling.py
 	$(BIN)/python benchmarks/decoding_speed.py
+	$(BIN)/python benchmarks/prepare_speed.py
 
 clean: ## remove .venv and caches (runs/ stays)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
