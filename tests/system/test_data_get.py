@@ -13,7 +13,6 @@ import sys
 import tarfile
 import threading
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packing import pack_tgz, pack_zip
 
 from dragoman.corpus.recipes import Part, get_recipe
 from dragoman.corpus.recipes.catalogue import load_recipes
@@ -35,24 +35,6 @@ EUROPARL, CRAWL, NEWS, DEV, TEST = (dataset_id for _, dataset_id in load_recipes
 
 def text(language: str, what: str, num_lines: int) -> bytes:
     return "".join(f"{what} {number} auf {language} – grün\n" for number in range(num_lines)).encode()
-
-
-def tgz(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
 
 
 def sgm(language: str, num_lines: int) -> bytes:
@@ -143,17 +125,17 @@ def write_index(cache: Path, entries: list[dict]) -> None:
 def wmt16(host: Host, cache: Path) -> Host:
     """The whole recipe as the real hosts serve it: two tgz, a Moses zip of OPUS, and one tgz for dev and test."""
     host.contents = {
-        "europarl.tgz": tgz(
+        "europarl.tgz": pack_tgz(
             {
                 "training/europarl-v7.cs-en.cs": text("cs", "Europarl", 10),
                 "training/europarl-v7.de-en.de": text("de", "Europarl", 5_000),
                 "training/europarl-v7.de-en.en": text("en", "Europarl", 5_000),
             }
         ),
-        "crawl.tgz": tgz(
+        "crawl.tgz": pack_tgz(
             {"commoncrawl.de-en.de": text("de", "Web", 90), "commoncrawl.de-en.en": text("en", "Web", 90)}
         ),
-        "de-en.txt.zip": zipped(
+        "de-en.txt.zip": pack_zip(
             {
                 "README": b"Corpus",
                 "LICENSE": b"",
@@ -162,7 +144,7 @@ def wmt16(host: Host, cache: Path) -> Host:
                 "News-Commentary.de-en.xml": b"<ids/>",
             }
         ),
-        "dev.tgz": tgz(
+        "dev.tgz": pack_tgz(
             {
                 "dev/newstest2013.de": text("de", "Dev", 30),
                 "dev/newstest2013.en": text("en", "Dev", 30),
@@ -310,7 +292,9 @@ def test_cuts_are_overcome_as_long_as_it_goes_on(wmt16: Host, tmp_path: Path):
 def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(wmt16: Host, tmp_path: Path):
     wmt16.cuts = {"crawl.tgz": [300, 0]}
     failure("wmt16-en-de", tmp_path)
-    wmt16.contents["crawl.tgz"] = tgz({f"commoncrawl.de-en.{code}": text(code, "New", 95) for code in ("de", "en")})
+    wmt16.contents["crawl.tgz"] = pack_tgz(
+        {f"commoncrawl.de-en.{code}": text(code, "New", 95) for code in ("de", "en")}
+    )
     wmt16.tags["crawl.tgz"] = '"2"'
     wmt16.requests.clear()
     get("wmt16-en-de", tmp_path)
@@ -339,7 +323,7 @@ def flip(content: bytes) -> bytes:
 
 
 def stored_zip(num_german_lines: int) -> bytes:
-    return zipped({"N.de-en.de": text("de", "News", num_german_lines), "N.de-en.en": text("en", "News", 70)})
+    return pack_zip({"N.de-en.de": text("de", "News", num_german_lines), "N.de-en.en": text("en", "News", 70)})
 
 
 @pytest.mark.parametrize(
@@ -348,7 +332,7 @@ def stored_zip(num_german_lines: int) -> bytes:
         ("europarl.tgz", EUROPARL, flip),
         ("europarl.tgz", EUROPARL, lambda content: content[:-9]),
         ("europarl.tgz", EUROPARL, lambda _: b"<html>Please log in</html>"),
-        ("crawl.tgz", CRAWL, lambda _: tgz({"commoncrawl.de-en.de": b"one side only\n"})),
+        ("crawl.tgz", CRAWL, lambda _: pack_tgz({"commoncrawl.de-en.de": b"one side only\n"})),
         ("de-en.txt.zip", NEWS, flip),
         ("de-en.txt.zip", NEWS, lambda content: content[:-30]),
         ("de-en.txt.zip", NEWS, lambda _: b""),
@@ -427,7 +411,7 @@ def failure_without_cache(name: str, folder: Path, cache: Path) -> str:
 
 
 def test_translation_memories_stay_as_they_are(host: Host, tmp_path: Path, cache: Path):
-    host.contents["m.zip"] = zipped({"a/x.tmx": b"<tmx>1</tmx>", "a/y.tmx": b"<tmx>2</tmx>"})
+    host.contents["m.zip"] = pack_zip({"a/x.tmx": b"<tmx>1</tmx>", "a/y.tmx": b"<tmx>2</tmx>"})
     members = ["a/x.tmx", "a/y.tmx"]
     write_index(cache, [entry("Any-m-1-bul-deu", [host.url("m.zip")], "m.zip", members, "tmx")])
     get("Any-m-1-bul-deu", tmp_path / "out", languages=("de", "bg"))

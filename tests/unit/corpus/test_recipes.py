@@ -4,13 +4,12 @@ import gzip
 import io
 import json
 import re
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packing import pack_tgz, pack_zip
 
 from dragoman.corpus.recipes import archives, extraction, list_corpora
 from dragoman.corpus.recipes.archives import DamagedDownloadError
@@ -116,24 +115,6 @@ def test_only_the_web_is_asked(tmp_path: Path):
         download("file:///etc/passwd", tmp_path / "x", lambda *_: None)
 
 
-def pack_tar(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def pack_zip(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("extraction")
@@ -156,7 +137,7 @@ def joined(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-@given(pairs=st.lists(st.tuples(LINES, LINES), min_size=1, max_size=20), pack=st.sampled_from([pack_tar, pack_zip]))
+@given(pairs=st.lists(st.tuples(LINES, LINES), min_size=1, max_size=20), pack=st.sampled_from([pack_tgz, pack_zip]))
 def test_any_text_comes_out_of_an_archive_as_it_went_in(folder: Path, pairs: list[tuple[str, str]], pack):
     first, second = (joined(list(side)) for side in zip(*pairs, strict=True))
     # The second side first: archives have their own order.
@@ -199,7 +180,7 @@ def test_any_bytes_are_an_archive_or_damaged(folder: Path, content: bytes, start
         run_extract(folder, make_dataset(), start + content)
 
 
-@given(kept=st.integers(0, 10_000), pack=st.sampled_from([pack_tar, pack_zip]))
+@given(kept=st.integers(0, 10_000), pack=st.sampled_from([pack_tgz, pack_zip]))
 def test_no_part_of_an_archive_passes_for_the_whole(folder: Path, kept: int, pack):
     lines = joined([f"line {number * 7919 % 1000}" for number in range(200)]).encode()
     content = pack({"a.de": lines, "a.en": lines})
@@ -207,7 +188,7 @@ def test_no_part_of_an_archive_passes_for_the_whole(folder: Path, kept: int, pac
         run_extract(folder, make_dataset(), content[: min(kept, len(content) - 1)])
 
 
-@pytest.mark.parametrize("pack", [pack_tar, pack_zip])
+@pytest.mark.parametrize("pack", [pack_tgz, pack_zip])
 def test_an_archive_may_not_grow_beyond_measure(folder: Path, pack, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 2**20)
     bomb = b"x\n" * 2_000_000
@@ -217,7 +198,7 @@ def test_an_archive_may_not_grow_beyond_measure(folder: Path, pack, monkeypatch:
 
 def test_a_line_without_end_is_not_kept_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(extraction, "MAX_LINE_BYTES", 2**20)
-    content = pack_tar({"a.de": b"x" * 3 * 2**20, "a.en": b"y\n"})
+    content = pack_tgz({"a.de": b"x" * 3 * 2**20, "a.en": b"y\n"})
     with pytest.raises(DamagedDownloadError, match="line of more than"):
         run_extract(folder, make_dataset(), content)
 
@@ -232,7 +213,7 @@ def test_a_line_without_end_is_not_kept_in_memory(folder: Path, monkeypatch: pyt
     ],
 )
 def test_a_pattern_stands_for_one_file(folder: Path, pattern: str, names: list[str], is_fine: bool):
-    content = pack_tar(dict.fromkeys([*names, "side.en"], b"text\n"))
+    content = pack_tgz(dict.fromkeys([*names, "side.en"], b"text\n"))
     dataset = make_dataset(members=(pattern, "side.en"))
     if is_fine:
         assert run_extract(folder, dataset, content) == ("text\n", "text\n")
