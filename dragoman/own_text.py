@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cluster.world import num_gpus
+from dragoman.corpus.cleaning.account import dropped_sentence
 from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import evaluate_run
 from dragoman.monitoring.progress import progress_bars
@@ -27,6 +28,8 @@ def train_on_own_text(
     apply_overrides({}, overrides)  # a slip in --set is told now, not after preparing
     with progress_bars() as show:
         corpus = prepare_corpus(PrepareSettings.of_files(source, target), run.prepared, say, show)
+    if dropped := dropped_sentence(corpus.manifest.cleaning):
+        say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
     machine = Machine(num_cores(), num_gpus(), num_workers)
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
     for reason in reasons:

@@ -113,6 +113,15 @@ def kept_sentence(record: Mapping[str, Any]) -> str:
     )
 
 
+def dropped_sentence(record: Mapping[str, Any]) -> str | None:
+    """What was dropped and why, in one sentence; None if nothing was."""
+    num_dropped = record["num_read"] - record["num_kept"]
+    reasons = ", ".join(
+        f"{entry['name']} {entry['num_dropped']:,}" for entry in record["filters"] if entry["num_dropped"]
+    )
+    return f"Cleaning dropped {num_dropped:,} of {record['num_read']:,} pairs ({reasons})." if num_dropped else None
+
+
 def table_lines(record: Mapping[str, Any]) -> list[str]:
     """The table and the examples of `Account.table_lines`, from what `Account.record` gave."""
     rows = [("filter", "pairs dropped", "share"), *map(_row, record["filters"])]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.corpus.cleaning.account import FILTER_MEANINGS, Account
+from dragoman.corpus.cleaning.account import FILTER_MEANINGS, Account, dropped_sentence
 from dragoman.corpus.cleaning.clean import Dropped, Example
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.run.preparation import FilterSettings, PrepareSettings
@@ -140,3 +140,10 @@ def test_long_places_keep_their_end():
 def test_a_name_that_is_no_filter_is_a_mistake_of_the_program():
     with pytest.raises(KeyError):
         Account(STANDARD).add(1, {"emptiness": Dropped()})
+
+
+def test_what_was_dropped_is_told_in_one_sentence():
+    account = Account(Rules(empty=True, identical=True))
+    assert dropped_sentence(account.record()) is None
+    account.add(10, {"empty": Dropped(2), "identical": Dropped(1)})
+    assert dropped_sentence(account.record()) == "Cleaning dropped 3 of 10 pairs (empty 2, identical 1)."
