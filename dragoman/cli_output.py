@@ -1,5 +1,6 @@
 """How commands speak: results on standard output, notices on standard error, figures as JSON on request."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,8 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     """A notice, on standard error: results stay clean."""
-    typer.echo(text, err=True)
+    # Not typer.echo, which writes past the bars that may be shown there, into the middle of them.
+    print(text, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

@@ -88,7 +88,7 @@ def clean_inputs(
         account.add(cleaned.num_read, cleaned.dropped)
         num_kept += cleaned.num_kept
         num_text_bytes += cleaned.num_text_bytes
-        shop.progress("reading and cleaning", account.num_read, _expected_pairs(account.num_read, texts))
+        shop.progress("reading and cleaning", account.num_read, _expected_pairs(texts))
     write_json(shop.folder.blocks, origins, is_durable=False)
     return CleanedText(len(origins), num_kept, num_text_bytes)
 
@@ -148,7 +148,8 @@ def _load_sentences(path: Path) -> Sentences:
     return Sentences.load(path)
 
 
-def _expected_pairs(num_read: int, texts: Sequence[ParallelText]) -> int | None:
-    """How many pairs there will be, judged by the share of all bytes that was read; None while that is little."""
+def _expected_pairs(texts: Sequence[ParallelText]) -> int | None:
+    """How many pairs there will be, judged by the share of all bytes that was read; None before anything was."""
     share = sum(text.num_bytes_read for text in texts) / max(1, sum(text.num_bytes for text in texts))
+    num_read = sum(text.num_read for text in texts)
     return max(num_read, round(num_read / share)) if share > 0 else None
