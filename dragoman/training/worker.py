@@ -10,6 +10,7 @@ import sys
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -42,7 +43,19 @@ def main() -> None:
         leave_world(world)
     except Exception as error:
         record_failure(run, world, error)
-        sys.exit(1)
+        end_process(1)
+    end_process(0)
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends this process without taking the interpreter apart.
+
+    Everything is closed and written by now, but threads of gloo may still be ending: seen once, a worker that had
+    finished died of "terminate called without an active exception" there, and the launcher took the run for failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def work(run: RunFolder, settings: Settings, world: World) -> None:
