@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
 
 from dragoman.corpus.cleaning.account import Account
 from dragoman.corpus.cleaning.clean import Dropped
@@ -30,6 +29,7 @@ from dragoman.corpus.preparation.vocabulary import Vocabulary, make_vocabulary
 from dragoman.corpus.preparation.work_folder import open_work_folder, other_leftovers, publish
 from dragoman.corpus.preparation.workshop import Progress, Say, Workshop
 from dragoman.corpus.prepared import (
+    SPLITS_WITH_TEXT,
     Manifest,
     PreparedCorpus,
     SplitName,
@@ -46,7 +46,6 @@ from dragoman.run.preparation import PrepareSettings
 __all__ = ["Progress", "Say", "prepare_corpus"]
 
 MAX_BAD_LINES_TOLD = 10
-SPLITS_WITH_TEXT: tuple[SplitWithText, ...] = get_args(SplitWithText)
 
 
 def show_no_progress(_stage: str, _num_done: int, _num_total: int | None) -> None:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ MEMBER_DTYPE = np.dtype("<i8")
 
 SplitName = Literal["train", "dev", "test"]
 SplitWithText = Literal["dev", "test"]
+SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
+SPLITS_WITH_TEXT: tuple[SplitWithText, ...] = get_args(SplitWithText)
 
 
 class _Record(BaseModel):

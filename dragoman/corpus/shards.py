@@ -23,6 +23,7 @@ from dragoman.run.files import write_aside
 OFFSET_DTYPE = np.dtype("<i8")
 
 Side = Literal["source", "target"]
+SIDES: tuple[Side, ...] = get_args(Side)
 IdDtype = Literal["<u2", "<u4"]
 BatchOfIds = tuple[Sequence[bytes], Sequence[bytes]]
 Ids = NDArray[np.unsignedinteger[Any]]
@@ -134,8 +135,7 @@ def write_shard(folder: Path, index: int, batches: Iterable[BatchOfIds], dtype: 
 
 def shard_files(folder: Path, index: int) -> list[Path]:
     """The four files of one shard."""
-    sides: tuple[Side, ...] = get_args(Side)
-    return [path(folder, index, side) for side in sides for path in (ids_path, offsets_path)]
+    return [path(folder, index, side) for side in SIDES for path in (ids_path, offsets_path)]
 
 
 def _write_offsets(path: Path, offsets: NDArray[np.int64]) -> None:

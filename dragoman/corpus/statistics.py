@@ -12,8 +12,8 @@ import numpy as np
 from dragoman.corpus.batching import BatchSettings, BatchStream
 from dragoman.corpus.cleaning.account import kept_sentence, table_lines, visible
 from dragoman.corpus.mixture import Mixture, Stage, base_weights
-from dragoman.corpus.prepared import PreparedCorpus, SideRecord, SplitName, SplitRecord
-from dragoman.corpus.shards import OFFSET_DTYPE, Side
+from dragoman.corpus.prepared import SPLIT_NAMES, PreparedCorpus, SideRecord, SplitName, SplitRecord
+from dragoman.corpus.shards import OFFSET_DTYPE, SIDES
 from dragoman.run.errors import UserError
 
 BYTES_PER_MB = 10**6
@@ -27,9 +27,6 @@ NOT_KNOWN = "–"
 
 Figures = dict[str, Any]
 
-_SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
-_SIDES: tuple[Side, ...] = ("source", "target")
-
 
 # --- figures
 
@@ -40,7 +37,7 @@ def corpus_figures(corpus: PreparedCorpus, batch_tokens: Sequence[int]) -> Figur
     cleaning = manifest.cleaning
     return {
         "languages": manifest.settings.get("languages"),
-        "splits": {name: _split_figures(corpus, manifest.splits[name]) for name in _SPLITS},
+        "splits": {name: _split_figures(corpus, manifest.splits[name]) for name in SPLIT_NAMES},
         "corpora": _corpora_figures(corpus),
         "tokenizer": manifest.tokenizer.model_dump()
         | {"sample_mb": manifest.tokenizer.num_sample_bytes / BYTES_PER_MB},
@@ -258,7 +255,7 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 
 
 def _text_section(figures: Figures) -> Iterator[str]:
-    columns = [(f"{name} {side}", figures["splits"][name][side]) for name in _SPLITS for side in _SIDES]
+    columns = [(f"{name} {side}", figures["splits"][name][side]) for name in SPLIT_NAMES for side in SIDES]
     yield "## Text and pieces"
     yield ""
     yield _vocabulary_sentence(figures["tokenizer"])
@@ -291,7 +288,7 @@ def _vocabulary_sentence(tokenizer: Figures) -> str:
 
 
 def _lengths_section(figures: Figures) -> Iterator[str]:
-    for side in _SIDES:
+    for side in SIDES:
         yield f"## Lengths of {side} sentences in training"
         yield ""
         yield "```text"
@@ -373,7 +370,7 @@ def describe_corpus(corpus: PreparedCorpus) -> list[str]:
         kept_sentence(manifest.cleaning),
         *table_lines(manifest.cleaning),
         "",
-        *(_split_line(name, manifest.splits[name]) for name in _SPLITS),
+        *(_split_line(name, manifest.splits[name]) for name in SPLIT_NAMES),
         *_bad_line_lines(manifest.bad_lines),
         f"More in {visible(str(corpus.folder / 'cleaning.md'))} and {visible(str(corpus.folder / 'statistics.md'))}",
     ]

@@ -7,8 +7,6 @@ where copies are wanted, it follows from the pair's place.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +20,7 @@ from dragoman.corpus.preparation.block_file import NUM_BUCKETS, write_block_file
 from dragoman.corpus.preparation.finished import Finished
 from dragoman.corpus.preparation.inputs import Input
 from dragoman.corpus.preparation.repeats import find_repeats
-from dragoman.corpus.preparation.sentences import Sentences
+from dragoman.corpus.preparation.sentences import load_sentences
 from dragoman.corpus.preparation.work_folder import WorkFolder
 from dragoman.corpus.preparation.workshop import Workshop
 from dragoman.run.files import write_json
@@ -113,7 +111,7 @@ def clean_one_block(task: CleanTask) -> CleanedBlock:
 
 def _drop_overlap(block: CleanBlock, task: CleanTask) -> None:
     """Finds pairs that share a sentence with the given dev and test sets; drops them if that filter is on."""
-    given = _load_sentences(task.work.given_sentences)
+    given = load_sentences(task.work.given_sentences)
     found = [i for i, pair in enumerate(zip(block.sources, block.targets, strict=True)) if given.share(*pair)]
     block.count("overlap", found, task.place)
     if task.rules.overlap:
@@ -141,11 +139,6 @@ def _bucket_texts(block: CleanBlock, task: CleanTask) -> Iterable[str]:
     if task.rules.duplicates:
         return (f"{source}\n{target}" for source, target in zip(block.sources, block.targets, strict=True))
     return (f"{task.index} {i}" for i in range(len(block.sources)))
-
-
-@lru_cache(maxsize=2)
-def _load_sentences(path: Path) -> Sentences:
-    return Sentences.load(path)
 
 
 def _expected_pairs(texts: Sequence[ParallelText]) -> int | None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from dragoman.corpus.cleaning.clean import Dropped
 from dragoman.corpus.preparation.finished import Finished
 from dragoman.corpus.preparation.held_out import with_tag
-from dragoman.corpus.preparation.sentences import Sentences
+from dragoman.corpus.preparation.sentences import load_sentences
 from dragoman.corpus.preparation.shuffling import LABEL_DTYPE, read_lines
 from dragoman.corpus.preparation.work_folder import WorkFolder
 from dragoman.corpus.prepared import FileRecord, SplitName
@@ -105,7 +105,7 @@ def _read_text(task: EncodeTask) -> tuple[list[str], list[str], Dropped]:
     if task.labels is None:
         return sources, targets, held_out
     labels = np.fromfile(task.labels, LABEL_DTYPE)
-    apart = _load_sentences(task.work.held_out_sentences)
+    apart = load_sentences(task.work.held_out_sentences)
     is_kept = np.ones(len(sources), bool)
     for index, pair in enumerate(zip(sources, targets, strict=True)):
         if apart.share(*pair):
@@ -154,8 +154,3 @@ def _measure(
 def _load_encoder(path: Path, dtype: IdDtype) -> WordEncoder:
     """Kept from shard to shard with all the words it has learned."""
     return WordEncoder(Tokenizer.load(path), dtype)
-
-
-@lru_cache(maxsize=1)
-def _load_sentences(path: Path) -> Sentences:
-    return Sentences.load(path)

@@ -13,17 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
 
 import sentencepiece
 
-from dragoman.corpus.prepared import FORMAT_VERSION, InputRecord, SplitName
+from dragoman.corpus.prepared import FORMAT_VERSION, SPLIT_NAMES, InputRecord, SplitName
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.preparation import CorpusSettings, PrepareSettings, TextSettings, default_corpus_name
 
 # Texts count by their hashes; limits on reading change nothing that was read.
 _NOT_DECISIVE = ("corpora", "dev", "test", "skip_bad_lines", "max_expansion")
-SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
 
 
 @dataclass(frozen=True)

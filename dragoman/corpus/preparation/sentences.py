@@ -1,6 +1,7 @@
 """The sentences of dev and test, which training must not see on either side."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from dragoman.run.files import read_json, write_json
@@ -35,3 +36,9 @@ class Sentences:
         """Reads what `save` wrote."""
         sources, targets = read_json(path)
         return cls(set(sources), set(targets))
+
+
+@lru_cache(maxsize=2)
+def load_sentences(path: Path) -> Sentences:
+    """Reads them once for all the pieces of work a process does."""
+    return Sentences.load(path)

@@ -13,7 +13,7 @@ from dragoman.corpus.preparation.shuffling import ShuffledShard, read_lines
 from dragoman.corpus.preparation.work_folder import WorkFolder
 from dragoman.corpus.preparation.workshop import Workshop
 from dragoman.corpus.prepared import TokenizerRecord, tokenizer_path
-from dragoman.corpus.shards import Side
+from dragoman.corpus.shards import SIDES, Side
 from dragoman.corpus.tokenizer import (
     Tokenizer,
     TokenizerDesign,
@@ -27,7 +27,6 @@ from dragoman.run.preparation import TokenizerSettings
 
 # Memory SentencePiece takes, measured: 4 bytes a byte of text for BPE, 25 for unigram. This keeps it under 1 GiB.
 MAX_SAMPLE_BYTES = {"bpe": 200_000_000, "unigram": 35_000_000}
-_SIDES: tuple[Side, Side] = ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def make_vocabulary(
     # A tab, which text that is not normalised may have, is the one character SentencePiece makes no piece of by itself.
     symbols = (*tags, "\t") if "\t" in alphabet else tags
     design = TokenizerDesign(settings.kind, settings.byte_fallback, settings.character_coverage, symbols)
-    sides: list[tuple[str, tuple[Side, ...]]] = [("joint", _SIDES)] if is_joint else [(s, (s,)) for s in _SIDES]
+    sides: list[tuple[str, tuple[Side, ...]]] = [("joint", SIDES)] if is_joint else [(s, (s,)) for s in SIDES]
     tasks = [
         TokenizerTask(
             tuple(shop.folder.sample(side) for side in samples), alphabet, num_pairs, settings.vocab_size, design, name,
@@ -102,7 +101,7 @@ def _load(work: WorkFolder, is_joint: bool, sampled: tuple[int, int]) -> Vocabul
 def _reuse(work: WorkFolder, origin: Path, is_joint: bool) -> Vocabulary:
     """Takes over the tokenizers of a prepared folder, or one model file for both sides."""
     if origin.is_dir():
-        paths = [tokenizer_path(origin, side, is_joint) for side in _SIDES]
+        paths = [tokenizer_path(origin, side, is_joint) for side in SIDES]
         if not paths[0].exists() and tokenizer_path(origin, "source", not is_joint).exists():
             kind, advice = ("separate", "set separate") if is_joint else ("joint", "do not set separate")
             raise UsageError(f"{origin} has {kind} vocabularies; to reuse them, {advice} under prepare.tokenizer.")
@@ -110,7 +109,7 @@ def _reuse(work: WorkFolder, origin: Path, is_joint: bool) -> Vocabulary:
         paths = [origin, origin]
     else:
         raise UsageError(f"{origin} is one model; a separate vocabulary is reused from a prepared folder.")
-    for side, path in zip(_SIDES, paths, strict=True):
+    for side, path in zip(SIDES, paths, strict=True):
         Tokenizer.load(path)  # refused here, with its own name, if it is damaged or foreign
         shutil.copyfile(path, tokenizer_path(work.corpus, side, is_joint))
     return _load(work, is_joint, (0, 0))
@@ -122,17 +121,17 @@ def _write_samples(
     """Writes the first pairs of every shard, in proportion; returns the lines and bytes of the larger sample."""
     share = _sample_share(shards, settings)
     num_lines = 0
-    num_bytes = dict.fromkeys(_SIDES, 0)
+    num_bytes = dict.fromkeys(SIDES, 0)
     with (
         write_aside(work.sample("source"), is_durable=False) as source_file,
         write_aside(work.sample("target"), is_durable=False) as target_file,
     ):
         files = {"source": source_file, "target": target_file}
         for index, shard in enumerate(shards):
-            texts = [read_lines(work.shuffled(index, side)) for side in _SIDES]
+            texts = [read_lines(work.shuffled(index, side)) for side in SIDES]
             usable = (pair for pair in zip(*texts, strict=True) if not apart.share(*pair))
             pairs = list(islice(usable, round(share * shard.num_pairs)))
-            for place, side in enumerate(_SIDES):
+            for place, side in enumerate(SIDES):
                 num_bytes[side] += files[side].write("".join([f"{pair[place]}\n" for pair in pairs]).encode())
             num_lines += len(pairs)
     if settings.separate:

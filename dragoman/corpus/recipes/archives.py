@@ -15,11 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
+from dragoman.corpus.formats.compression import ALWAYS_ALLOWED_BYTES, DEFAULT_MAX_EXPANSION
 from dragoman.corpus.recipes.index import Dataset
 
 CHUNK_BYTES = 2**20
-MAX_EXPANSION = 200
-_ALWAYS_ALLOWED_BYTES = 64 * 2**20
 
 _COMPRESSED_ENDINGS = (".gz", ".tgz", ".xz", ".bz2")
 
@@ -54,7 +53,7 @@ class _Bounded:
         chunk = self._stream.read(num_bytes)
         self._num_bytes_left -= len(chunk)
         if self._num_bytes_left < 0:
-            raise DamagedDownloadError(f"it unpacks to more than {MAX_EXPANSION} times its size")
+            raise DamagedDownloadError(f"it unpacks to more than {DEFAULT_MAX_EXPANSION} times its size")
         return chunk
 
 
@@ -92,7 +91,7 @@ def damage_is_told() -> Iterator[None]:
 
 
 def _max_bytes(path: Path) -> int:
-    return max(_ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * path.stat().st_size)
+    return max(ALWAYS_ALLOWED_BYTES, DEFAULT_MAX_EXPANSION * path.stat().st_size)
 
 
 @contextmanager
