@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all check bench clean
+.PHONY: help setup demo test test-all check bench rig clean
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -36,6 +36,11 @@ bench: setup ## measure us and the references side by side, JSON into benchmarks
 	$(BIN)/python benchmarks/worker_scaling.py
 	$(BIN)/python benchmarks/decoding_speed.py
 	$(BIN)/python benchmarks/prepare_speed.py
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/link_speed.py
+
+rig: setup ## two hosts with sshd and a 100 Mbit/s link on this machine, until Ctrl-C (needs root)
+	cd tests && ../$(BIN)/python -m rig --rate 100mbit
 
 clean: ## remove .venv and caches (runs/ stays)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

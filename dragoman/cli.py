@@ -1,17 +1,17 @@
 """The command line: each command a few lines that call a folder. Heavy libraries are imported inside commands."""
 
-import os
 import sys
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dragoman.cli_corpus import add_corpus_commands
-from dragoman.cli_output import Json, print_json, say, warn
-from dragoman.run.errors import UsageError, UserError
+from dragoman.cli_launch import add_launch_command
+from dragoman.cli_output import Json, print_json, say, speaker, warn
+from dragoman.cli_runs import add_run_commands
+from dragoman.cli_train import Overrides, add_train_command, free_run_dir, print_run
+from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 
 app = typer.Typer(
@@ -25,12 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
-]
-Workers = Annotated[
-    int | None, typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one on a CPU machine.")
-]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
 Checkpoint = Annotated[str, typer.Option(help="best, latest, or the number of a step.")]
 BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept. Default: as in the run's config.")]
@@ -67,54 +61,14 @@ def demo(
     """Train a translator on the corpus inside the package: about 3 minutes on 2 CPU cores."""
     from dragoman.demo import run_demo
 
-    run = RunFolder(run_dir or _free_run_dir("demo"))
-    figures = run_demo(run, workers, overrides or [], _speaker(json))
+    run = RunFolder(run_dir or free_run_dir("demo"))
+    figures = run_demo(run, workers, overrides or [], speaker(json))
     if json:
-        _print_run(run, figures)
+        print_run(run, figures)
 
 
-@app.command(
-    epilog="Examples: dragoman train --source my.en --target my.de | "
-    "dragoman train config.toml --set training.max_steps=5000 --workers 2 | dragoman train --resume --run-dir runs/my"
-)
-def train(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings of the run.")] = None,
-    source: Annotated[list[Path] | None, typer.Option(help="Own source text instead of a config.")] = None,
-    target: Annotated[list[Path] | None, typer.Option(help="Its translation, line by line.")] = None,
-    overrides: Overrides = None,
-    workers: Workers = None,
-    run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
-    json: Json = False,
-) -> None:
-    """Train a model: from a config, from two text files, or further from where a run stopped."""
-    from dragoman.run.config import load_settings
-    from dragoman.training.start import resume_run, start_run
-
-    changes, say, figures = overrides or [], _speaker(json), {}
-    if source or target:
-        if config or resume:
-            raise UsageError("Give either a config (or --resume) or --source and --target, not both.")
-        if not (source and target):
-            raise UsageError("--source and --target belong together.")
-        from dragoman.own_text import train_on_own_text
-
-        run = RunFolder(run_dir or _free_run_dir(source[0].stem))
-        figures = train_on_own_text(run, source, target, changes, _num_workers(workers), say)
-    elif resume:
-        run_dir = run_dir or (Path("runs") / config.stem if config else None)
-        if run_dir is None:
-            raise UsageError("--resume needs --run-dir, the run to continue.")
-        run = RunFolder(run_dir)
-        resume_run(run, load_settings(config, changes) if config else None, changes, _num_workers(workers))
-    elif config is None:
-        raise UsageError("Nothing to train: give a config, or --source and --target, or --resume --run-dir RUN.")
-    else:
-        run = RunFolder(run_dir or _free_run_dir(config.stem))
-        say(f"Run folder: {run.path}")
-        start_run(run, load_settings(config, changes), _num_workers(workers))
-    if json:
-        _print_run(run, figures)
+add_train_command(app)
+add_run_commands(app)
 
 
 @app.command(epilog="Example: dragoman evaluate runs/demo --source test.en --reference test.de --json")
@@ -181,6 +135,7 @@ def presets(json: Json = False) -> None:
 
 
 add_corpus_commands(app)
+add_launch_command(app)
 
 
 def main() -> None:
@@ -205,32 +160,3 @@ def main() -> None:
             raise
         warn(f"dragoman: unexpected {type(error).__name__}: {error}. Run again with --debug to see where.")
         sys.exit(1)
-
-
-def _speaker(is_json: bool) -> Callable[[str], None]:
-    """How long commands speak: with --json all words go to standard error, those of workers too."""
-    if is_json:
-        from dragoman.monitoring.console import CONSOLE_VARIABLE
-
-        os.environ[CONSOLE_VARIABLE] = "stderr"
-    return warn if is_json else say
-
-
-def _print_run(run: RunFolder, figures: dict[str, Any]) -> None:
-    from dragoman.run.summary import summarise_run
-
-    print_json(summarise_run(run) | figures)
-
-
-def _num_workers(asked: int | None) -> int:
-    if asked is not None:
-        return asked
-    from dragoman.cluster.world import num_gpus
-
-    return max(1, num_gpus())
-
-
-def _free_run_dir(name: str) -> Path:
-    """runs/NAME, or the first of runs/NAME-2, runs/NAME-3, … that does not exist."""
-    candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
-    return next(path for path in candidates if not path.exists())

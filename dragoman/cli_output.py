@@ -1,6 +1,8 @@
 """How commands speak: results on standard output, notices on standard error, figures as JSON on request."""
 
+import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -24,3 +26,12 @@ def print_json(value: Any) -> None:
     import json
 
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def speaker(is_json: bool) -> Callable[[str], None]:
+    """How long commands speak: with --json all words go to standard error, those of workers too."""
+    if is_json:
+        from dragoman.monitoring.console import CONSOLE_VARIABLE
+
+        os.environ[CONSOLE_VARIABLE] = "stderr"
+    return warn if is_json else say

@@ -3,6 +3,7 @@
 from importlib.resources import as_file, files
 from typing import Any
 
+from dragoman.cluster.hosts import Placement
 from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
 from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import Judgement, evaluate_run
@@ -11,7 +12,8 @@ from dragoman.run.command import own_command
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.preparation import PrepareSettings, TokenizerSettings
-from dragoman.training.start import require_free_folder, start_run
+from dragoman.training.launching import launch_run
+from dragoman.training.start import create_run, require_free_folder
 from dragoman.translation.loading import load_run
 
 NUM_TRAINING_PAIRS = 40_000
@@ -28,7 +30,8 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     with progress_bars() as show:
         prepare_corpus(prepare_settings(corpus), run.prepared, say, show)
     say(f"3. Training on {num_workers} worker processes")
-    if not start_run(run, demo_settings(run, overrides), num_workers):
+    create_run(run, demo_settings(run, overrides), num_workers)
+    if not launch_run(run, Placement.on_this_machine(num_workers)):
         return {}
     say("4. Judging on sentences never seen in training")
     loaded = load_run(run.path)

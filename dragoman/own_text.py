@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.cluster.world import num_gpus
+from dragoman.cluster.facts import count_gpus
+from dragoman.cluster.hosts import Placement
 from dragoman.corpus.cleaning.account import dropped_sentence
 from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import evaluate_run
@@ -15,13 +16,14 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.preparation import PrepareSettings
 from dragoman.run.processes import num_cores
+from dragoman.training.launching import launch_run
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
-from dragoman.training.start import require_free_folder, start_run
+from dragoman.training.start import create_run, require_free_folder
 from dragoman.translation.loading import load_run
 
 
 def train_on_own_text(
-    run: RunFolder, source: Sequence[Path], target: Sequence[Path], overrides: list[str], num_workers: int, say: Say
+    run: RunFolder, source: Sequence[Path], target: Sequence[Path], overrides: list[str], placement: Placement, say: Say
 ) -> dict[str, Any]:
     """Prepares, chooses settings and says why, trains, and judges on the held-out test lines; returns those figures."""
     require_free_folder(run)
@@ -30,15 +32,16 @@ def train_on_own_text(
         corpus = prepare_corpus(PrepareSettings.of_files(source, target), run.prepared, say, show)
     if dropped := dropped_sentence(corpus.manifest.cleaning):
         say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
-    machine = Machine(num_cores(), num_gpus(), num_workers)
+    machine = Machine(num_cores(), count_gpus(), placement.num_workers)
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
     for reason in reasons:
         say(reason)
     tables = apply_overrides(tables, overrides)
     settings = build_settings(tables, where="--set")
     write_text(run.chosen_config, describe_choices(tables, reasons))
-    say(f"These settings, to copy and edit: {run.chosen_config}\nRun folder: {run.path}")
-    if not start_run(run, settings, num_workers):
+    say(f"These settings, to copy and edit: {run.chosen_config}")
+    create_run(run, settings, placement.num_workers)
+    if not launch_run(run, placement):
         return {}
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
     judgement = evaluate_run(load_run(run.path, say=say), None, None, say)

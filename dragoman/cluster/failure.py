@@ -1,17 +1,53 @@
-"""How a failing worker tells the launcher, and which of several failures is the cause of the others."""
+"""How a failing worker tells who started it, and which of several failures is the cause of the others. No torch."""
 
 import os
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from dragoman.run.files import write_json
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
-CONNECTION_WORDS = ("gloo", "nccl", "connection", "broken pipe", "timed out")
+CONNECTION_WORDS = ("gloo", "nccl", "connection", "broken pipe", "timed out", "distnetworkerror", "diststoreerror")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One worker's end, where it was no good one."""
+
+    rank: int
+    exit_code: int
+    """Negative for a signal, as subprocess has it."""
+    time: float
+    host: str = ""
+    message: str | None = None
+    """What the worker itself could still say."""
+    is_plain: bool = False
+    """Whether that is a sentence for people about something they can mend: trying again would not help."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it only says that another rank has gone: peers of a dead rank fail in the middle of a collective."""
+        if self.message is None:
+            return self.exit_code == -signal.SIGTERM
+        return not self.is_plain and is_echo(self.message)
+
+    @property
+    def is_worth_another_try(self) -> bool:
+        """Whether it came from outside the program: a kill, a machine, a network; an exception would come again."""
+        return self.is_echo or self.message is None
+
+
+def is_echo(message: str) -> bool:
+    """Whether an exception is what a rank sees when another has gone."""
+    return any(word in message.lower() for word in CONNECTION_WORDS)
 
 
 def report_failure(text: str, is_plain: bool) -> None:
@@ -21,37 +57,27 @@ def report_failure(text: str, is_plain: bool) -> None:
         write_json(Path(path), {"message": {"message": text, "extraInfo": details}})
 
 
-def first_cause(error: ChildFailedError) -> str:
-    """The one failure to tell: what a rank said plainly, else who was killed, else the first that is no mere echo.
-
-    When one rank ends, its peers fail too, in the middle of a collective; those are the echoes.
-    """
-    rank, failure = min(error.failures.items(), key=lambda item: _remoteness(item[1]))
-    if (told := _told(failure)) is not None:
-        return str(told["message"])
-    if failure.exitcode == -signal.SIGKILL:
-        return (
-            f"Worker {rank} was killed (SIGKILL), perhaps because the machine ran out of memory. "
-            "Nothing saved is lost: the same command with --resume continues."
-        )
-    if failure.exitcode < 0:
-        return f"Worker {rank} was ended by {signal.Signals(-failure.exitcode).name}."
-    return f"Worker {rank} ended with exit code {failure.exitcode} without saying why."
+def first_cause(failures: Sequence[Failure]) -> Failure:
+    """The one failure to tell: what a rank said plainly, else who was killed, else the first that is no mere echo."""
+    return min(failures, key=_remoteness)
 
 
-def _remoteness(failure: ProcessFailure) -> tuple[int, float]:
+def describe_failure(failure: Failure) -> str:
+    """One or two sentences for people."""
+    if failure.message is not None:
+        return f"{failure.message} (on {failure.host})" if failure.host else failure.message
+    worker = f"Worker {failure.rank} on {failure.host}" if failure.host else f"Worker {failure.rank}"
+    if failure.exit_code == -signal.SIGKILL:
+        return f"{worker} was killed (SIGKILL), perhaps because the machine ran out of memory."
+    if failure.exit_code < 0:
+        return f"{worker} was ended by {signal.Signals(-failure.exit_code).name}."
+    return f"{worker} ended with exit code {failure.exit_code} without saying why."
+
+
+def _remoteness(failure: Failure) -> tuple[int, float]:
     """Low for causes, high for consequences; then by time."""
-    told = _told(failure)
-    if told is None:
-        return (3 if failure.exitcode == -signal.SIGTERM else 1), float(failure.timestamp)
-    when = float(told["extraInfo"]["time"])
-    if told["extraInfo"]["is_plain"]:
-        return 0, when
-    is_echo = any(word in str(told["message"]).lower() for word in CONNECTION_WORDS)
-    return (3 if is_echo else 2), when
-
-
-def _told(failure: ProcessFailure) -> dict[str, Any] | None:
-    """What the worker itself wrote, if it could."""
-    message = failure.error_file_data.get("message") if isinstance(failure.error_file_data, dict) else None
-    return message if isinstance(message, dict) and "is_plain" in message.get("extraInfo", {}) else None
+    if failure.is_plain:
+        return 0, failure.time
+    if failure.is_echo:
+        return 3, failure.time
+    return (1 if failure.message is None else 2), failure.time

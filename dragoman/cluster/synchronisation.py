@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dragoman.cluster.heartbeat import waiting
 from dragoman.cluster.world import World
 
 BUCKET_BYTES = 16 * 2**20
@@ -57,8 +58,9 @@ class GradientSum:
         if self._world.size > 1:
             while len(self._works) < len(self._buckets):  # all of them, on a rank that had nothing to learn from
                 self._send_next_bucket()
-            for work in self._works:
-                work.wait()
+            with waiting("the gradients of all ranks"):
+                for work in self._works:
+                    work.wait()
         return self.flat
 
     def _on_gradient_complete(self, parameter: nn.Parameter) -> None:

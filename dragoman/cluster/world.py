@@ -4,17 +4,20 @@ Gradients apart (see synchronisation), everything that crosses between ranks cro
 """
 
 import json
-import os
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+
+from dragoman.cluster.heartbeat import waiting
+from dragoman.cluster.meeting import Meeting
 
 CPU = torch.device("cpu")
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""Long, because ranks wait here while rank 0 writes a checkpoint."""
+"""Long, because ranks wait here while one of them judges or samples; hangs are found by their heartbeats."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class World:
         """Collective: every rank gives numbered texts; every rank gets all of them, in order of their numbers."""
         if self.size == 1:
             return [text for _, text in sorted(indexed)]
+        with waiting("the texts of all ranks"):
+            return self._gather_texts(indexed)
+
+    def _gather_texts(self, indexed: list[tuple[int, str]]) -> list[str]:
         # JSON, not torch's object collectives: those unpickle what they receive.
         mine = torch.frombuffer(bytearray(json.dumps(indexed).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -57,6 +64,16 @@ class World:
         ]
         return [text for _, text in sorted(everything)]
 
+    def send_tensor(self, tensor: Tensor, sender: int) -> None:
+        """Collective: gives every rank the sender's values, in place."""
+        if self.size > 1:
+            with waiting(f"weights from rank {sender}"):
+                dist.broadcast(tensor, src=sender)
+
+    def wait_for_all(self) -> None:
+        """Collective: returns when every rank has come here."""
+        self.sum_numbers([0.0])
+
     def start_vote(self, code: int) -> "Vote":
         """Collective: begins agreeing on the largest code any rank gives; the answer is read later, hiding the wait."""
         ballot = torch.tensor([code], dtype=torch.int32)
@@ -67,7 +84,8 @@ class World:
         if self.size == 1:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(tensor, op=operation)
+        with waiting("the figures of all ranks"):
+            dist.all_reduce(tensor, op=operation)
         return [float(number) for number in tensor]
 
 
@@ -81,31 +99,30 @@ class Vote:
     def result(self) -> int:
         """Waits for the other ranks' votes; the same on every rank."""
         if self.work is not None:
-            self.work.wait()
+            with waiting("the votes of all ranks"):
+                self.work.wait()
         return int(self.ballot)
 
 
-def join_world() -> World:
-    """Collective: takes this process's place from the variables torchrun sets; alone where there are none."""
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = choose_device(local_rank)
-    if size > 1:
+def join_world(meeting: Meeting | None) -> World:
+    """Collective: begins communication with those that were met; a world of one where nobody was."""
+    if meeting is None:
+        return World(device=choose_device())
+    device = choose_device(meeting.local_rank)
+    if meeting.size > 1:
         # Host tensors go over gloo even beside GPUs: votes and counts must not wait behind kernels.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-    return World(rank, size, local_rank, device)
+        store = PrefixStore("world", meeting.store)
+        dist.init_process_group(
+            backend, store=store, rank=meeting.rank, world_size=meeting.size, timeout=COLLECTIVE_TIMEOUT
+        )
+    return World(meeting.rank, meeting.size, meeting.local_rank, device)
 
 
 def leave_world(world: World) -> None:
     """Ends communication, so that no peer is left waiting."""
     if world.size > 1:
         dist.destroy_process_group()
-
-
-def num_gpus() -> int:
-    """GPUs this process may use."""
-    return torch.cuda.device_count()
 
 
 def choose_device(local_rank: int = 0) -> torch.device:

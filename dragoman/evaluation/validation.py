@@ -1,11 +1,13 @@
 """Judging a model on the dev set during training, the work shared over the ranks."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import fixed_batches, pad_pairs
 from dragoman.corpus.prepared import PreparedCorpus
@@ -41,43 +43,92 @@ class Evaluation:
         return dict(vars(self))
 
 
-def evaluate_on_dev(model: Transformer, corpus: PreparedCorpus, settings: Settings, world: World) -> Evaluation:
-    """Collective: the same figures on every rank, whatever the number of ranks."""
+class _InterruptedError(Exception):
+    """Somebody asked the run to stop while this rank was judging."""
+
+
+@dataclass
+class _Share:
+    """What one rank computed of an evaluation."""
+
+    smoothed_sum: float = 0.0
+    plain_sum: float = 0.0
+    predictions: list[tuple[int, str]] = field(default_factory=list)
+    translations: list[tuple[int, str]] = field(default_factory=list)
+
+
+def evaluate_on_dev(
+    model: Transformer,
+    corpus: PreparedCorpus,
+    settings: Settings,
+    world: World,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
+    """Collective: the same figures on every rank, whatever the number of ranks; None where one was asked to stop."""
     begin = time.perf_counter()
     num_sentences = settings.evaluation.max_sentences
     sources, references = (lines[:num_sentences] for lines in corpus.text("dev"))
-    translator = Translator(
+    share = _Share()
+
+    def check(doing: str) -> None:
+        beat(doing)
+        if should_stop():
+            raise _InterruptedError
+
+    is_interrupted = False
+    try:
+        with evaluating(model):
+            _teacher_force_share(share, model, corpus, settings, world, check)
+            share.translations = _translator(model, corpus, settings).translate_share(
+                sources, world.rank, world.size, lambda _num: check("translating the dev set")
+            )
+    except _InterruptedError:
+        is_interrupted = True
+    # Ranks may notice a signal at different batches: they agree here, before the first collective of the figures.
+    if any(world.largest_numbers([float(is_interrupted)])):
+        return None
+    smoothed, plain, forced_bleu = _sum_up(share, corpus, world)
+    score = score_translations(world.gather_texts(share.translations), references)
+    seconds = time.perf_counter() - begin
+    return Evaluation(smoothed, plain, score.bleu, score.signature, score.chrf, forced_bleu, seconds)
+
+
+def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) -> Translator:
+    return Translator(
         model,
         corpus.source_tokenizer,
         corpus.target_tokenizer,
         SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty),
         max_source_tokens=settings.data.max_tokens,
     )
-    with evaluating(model):
-        smoothed, plain, forced_bleu = _teacher_forced_figures(model, corpus, settings, world)
-        translations = world.gather_texts(translator.translate_share(sources, world.rank, world.size))
-    score = score_translations(translations, references)
-    seconds = time.perf_counter() - begin
-    return Evaluation(smoothed, plain, score.bleu, score.signature, score.chrf, forced_bleu, seconds)
 
 
 @torch.no_grad()
-def _teacher_forced_figures(
-    model: Transformer, corpus: PreparedCorpus, settings: Settings, world: World
-) -> tuple[float, float, float]:
-    """Collective: smoothed loss, plain loss, and the seeds' kind of BLEU."""
+def _teacher_force_share(
+    share: _Share,
+    model: Transformer,
+    corpus: PreparedCorpus,
+    settings: Settings,
+    world: World,
+    check: Callable[[str], None],
+) -> None:
+    """Losses and predictions of this rank's batches, fed with the reference."""
     pairs, precision = corpus.split("dev"), settings.training.precision
-    smoothed = plain = 0.0
-    predictions: list[tuple[int, str]] = []
     for part in fixed_batches(pairs, BATCH_TOKENS)[world.rank :: world.size]:
+        check("judging the dev set")
         batch = pad_pairs([pairs.source(i) for i in part], [pairs.target(i) for i in part])
         sums = teacher_forced_loss(model, batch, precision, settings.training.label_smoothing)
-        smoothed += float(sums.smoothed)
-        plain += float(sums.plain)
+        share.smoothed_sum += float(sums.smoothed)
+        share.plain_sum += float(sums.plain)
         for index, ids in zip(part, teacher_forced_predictions(model, batch, precision), strict=True):
-            predictions.append((int(index), " ".join(map(str, ids))))
-    smoothed, plain = world.sum_numbers([smoothed, plain])
+            share.predictions.append((int(index), " ".join(map(str, ids))))
+
+
+def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float, float, float]:
+    """Collective: smoothed loss, plain loss, and the seeds' kind of BLEU."""
+    pairs = corpus.split("dev")
+    smoothed, plain = world.sum_numbers([share.smoothed_sum, share.plain_sum])
     num_tokens = int(pairs.target_lengths.sum()) + pairs.num_pairs
     references = [" ".join(map(str, [*pairs.target(i), EOS_ID])) for i in range(pairs.num_pairs)]
-    forced_bleu = teacher_forced_bleu(world.gather_texts(predictions), references)
+    forced_bleu = teacher_forced_bleu(world.gather_texts(share.predictions), references)
     return smoothed / num_tokens, plain / num_tokens, forced_bleu

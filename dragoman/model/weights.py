@@ -1,20 +1,58 @@
 """A model's weights as safetensors: no pickle, so a stranger's file can at worst be refused."""
 
+import hashlib
+import json
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_aside
 
+_TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}
 
-def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Writes named tensors, whole or not at all."""
-    on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Writes named tensors, whole or not at all, and returns the SHA-256 of the file.
+
+    The bytes are those of safetensors' own `save`, which would hold every other thread up while it builds the whole
+    file in memory. Writing and hashing one tensor after the other lets training go on beside it.
+    """
+    # The order of safetensors: the widest numbers first keeps all of them aligned.
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
+    digest = hashlib.sha256()
     with write_aside(path) as file:
-        file.write(save(on_host))
+        file.write(header := _header(ordered))
+        digest.update(header)
+        for tensor in ordered.values():
+            content = _content(tensor)
+            file.write(content)
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _header(tensors: dict[str, Tensor]) -> bytes:
+    """The length of a JSON document and the document: what lies where in the bytes that follow."""
+    entries, begin = {}, 0
+    for name, tensor in tensors.items():
+        end = begin + tensor.nbytes
+        entries[name] = {
+            "dtype": _TYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    document = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    document += b" " * (-len(document) % 8)
+    return len(document).to_bytes(8, "little") + document
+
+
+def _content(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, without a copy where it lies in host memory in one piece."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -2,12 +2,16 @@
 
 import os
 import sys
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import IO, Any, Self, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
+from dragoman.monitoring.patient_file import PatientFile
+from dragoman.run.description import format_seconds
 
 CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
 """Set to "stderr", it keeps a worker's lines off standard output, which then is for JSON alone."""
@@ -17,8 +21,9 @@ class RunConsole:
     """Speaks to the terminal and to log.txt."""
 
     def __init__(self, log: Path, num_steps: int) -> None:
-        self._log = log.open("a", encoding="utf-8", newline="\n")
-        file = sys.stderr if os.environ.get(CONSOLE_VARIABLE) == "stderr" else sys.stdout
+        self.log_file = PatientFile(log)
+        stream = sys.stderr if os.environ.get(CONSOLE_VARIABLE) == "stderr" else sys.stdout
+        file = cast("IO[str]", _ForgivingStream(stream))
         self._console = Console(file=file, highlight=False, soft_wrap=True, markup=False, emoji=False)
         self._is_terminal = self._console.is_terminal
         self._progress = Progress(
@@ -37,7 +42,7 @@ class RunConsole:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-        self._log.close()
+        self.log_file.close()
 
     def say(self, text: str) -> None:
         """Something the person should read wherever they look."""
@@ -63,10 +68,34 @@ class RunConsole:
         self._progress.update(self._task, completed=step, figures="  ".join(filter(None, parts)))
 
     def _write_log(self, text: str) -> None:
-        self._log.write(text + "\n")
-        self._log.flush()
+        self.log_file.write(f"{text}\n".encode())
 
 
-def format_seconds(seconds: float) -> str:
-    """A duration as people say it: 0:04:31, or 2 days, 1:00:00."""
-    return str(timedelta(seconds=round(seconds)))
+class _ForgivingStream:
+    """Standard output that may be a file on a full disk: what it refuses stands in log.txt, and the run goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        """Writes if that is possible."""
+        with _forgiving_the_disk():
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flushes if that is possible."""
+        with _forgiving_the_disk():
+            self._stream.flush()
+
+
+@contextmanager
+def _forgiving_the_disk() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # a reader that has gone is no trouble of a disk
+    except OSError:
+        return

@@ -2,9 +2,13 @@
 
 import json
 import math
+import os
+import socket
 import time
 from pathlib import Path
 from typing import Any, Self
+
+from dragoman.monitoring.patient_file import PatientFile
 
 TENSORBOARD_TAGS = {
     ("train", "loss"): "train_loss",
@@ -24,21 +28,19 @@ TENSORBOARD_TAGS = {
 
 
 class MetricsFile:
-    """Appends records to metrics.jsonl, each flushed: a killed run keeps all it logged."""
+    """Appends records to metrics.jsonl, each on disk at once: a killed run keeps all it logged."""
 
     def __init__(self, path: Path) -> None:
-        _end_last_line(path)
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self.file = PatientFile(path)
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """One record on one line."""
         record = {"time": time.time(), "kind": kind, "step": step} | {k: _finite(v) for k, v in figures.items()}
-        self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-        self._file.flush()
+        self.file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def close(self) -> None:
         """Nothing more comes."""
-        self._file.close()
+        self.file.close()
 
 
 def _finite(value: Any) -> Any:
@@ -46,28 +48,24 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _end_last_line(path: Path) -> None:
-    """A run killed in mid-write leaves half a line; ending it keeps the next record readable."""
-    if path.exists() and path.stat().st_size:
-        with path.open("rb+") as file:
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-
-
 class TensorBoardFile:
-    """Scalars for TensorBoard, written with its own event writer (torch's wrapper takes a second to import)."""
+    """Scalars for TensorBoard, as records of its own make in a file that can wait for the disk.
+
+    Its EventFileWriter dies of a full disk in a thread of its own; torch's wrapper takes a second to import besides.
+    """
 
     def __init__(self, folder: Path, first_step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder))
+        # TensorBoard looks for "tfevents" and reads files in the order of their names.
+        self.file = PatientFile(folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
+        self._records = RecordWriter(self.file)
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if first_step:
             # Tells TensorBoard to drop points after the checkpoint this run continues from: they are made again.
             session = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=first_step + 1, session_log=session))
+            self._add(Event(wall_time=time.time(), step=first_step + 1, session_log=session))
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """The figures that have a tag."""
@@ -80,12 +78,14 @@ class TensorBoardFile:
             if (kind, name) in TENSORBOARD_TAGS
         ]
         if values:
-            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-            self._writer.flush()
+            self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def close(self) -> None:
         """Nothing more comes."""
-        self._writer.close()
+        self.file.close()
+
+    def _add(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
 
 
 class Sinks:
@@ -93,6 +93,11 @@ class Sinks:
 
     def __init__(self, metrics: Path, tensorboard: Path, first_step: int) -> None:
         self._sinks = (MetricsFile(metrics), TensorBoardFile(tensorboard, first_step))
+
+    @property
+    def files(self) -> tuple[PatientFile, ...]:
+        """The files behind them, which may be waiting for the disk."""
+        return tuple(sink.file for sink in self._sinks)
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """Writes one record to each."""

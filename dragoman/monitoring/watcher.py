@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.monitoring.console import RunConsole
+from dragoman.monitoring.patient_file import OutageNews
 from dragoman.monitoring.sinks import Sinks
 
 
@@ -37,6 +38,9 @@ class Watcher:
     def saved(self, step: int, figures: dict[str, Any]) -> None:
         """A checkpoint was written."""
 
+    def save_failed(self, step: int, error: str) -> None:
+        """A checkpoint could not be written."""
+
 
 class RunWatcher(Watcher):
     """Writes log lines and records, and moves the bar."""
@@ -44,6 +48,7 @@ class RunWatcher(Watcher):
     def __init__(self, console: RunConsole, sinks: Sinks, num_steps: int) -> None:
         self._console = console
         self._sinks = sinks
+        self._outage_news = OutageNews((console.log_file, *sinks.files))
         self._num_steps = num_steps
         self._train: dict[str, Any] = {}
         self._bleu: float | None = None
@@ -51,6 +56,7 @@ class RunWatcher(Watcher):
     def say(self, text: str) -> None:
         """A sentence for the person."""
         self._console.say(text)
+        self._tell_of_outage()
 
     def restarted(self, step: int, figures: dict[str, Any]) -> None:
         """The run continues from a checkpoint."""
@@ -62,6 +68,7 @@ class RunWatcher(Watcher):
         seconds_left = (self._num_steps - step) * self._train.get("seconds_per_step", 0.0)
         tokens_per_second = self._train.get("target_tokens_per_second", 0.0)
         self._console.show_progress(step, self._train.get("loss"), self._bleu, tokens_per_second, seconds_left)
+        self._tell_of_outage()
 
     def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
         """An interval of steps was made, with these figures."""
@@ -98,6 +105,16 @@ class RunWatcher(Watcher):
         """A checkpoint was written."""
         self._sinks.write("checkpoint", step, figures)
         self._console.log(f"*** Saved checkpoint of step {step} to {figures['path']}")
+
+    def save_failed(self, step: int, error: str) -> None:
+        """A checkpoint could not be written."""
+        self._sinks.write("checkpoint_failed", step, {"error": error})
+        self._console.say(f"{error} Earlier checkpoints are untouched; training goes on, and so do attempts to save.")
+
+    def _tell_of_outage(self) -> None:
+        """Once per outage; asked at every step, because the files themselves cannot speak."""
+        if (sentence := self._outage_news.next_sentence()) is not None:
+            self._console.say(sentence)
 
 
 def seeds_duration(seconds: float) -> str:

@@ -174,6 +174,19 @@ class CheckpointSettings(Section):
     """What makes a checkpoint the best: evaluation loss or BLEU."""
 
 
+class ClusterSettings(Section):
+    """[cluster]: how patient the launcher is with workers and hosts."""
+
+    hang_timeout: Positive = 300.0
+    """Seconds without any sign of life from a worker, after which its stack is saved and the run started again."""
+    host_timeout: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 15.0
+    """Seconds without a word from a host, after which the run goes on without it; the host then ends its workers."""
+    max_restarts: CountOrZero = 10
+    """Restarts in a row that bring no new step, after which the run fails; any number of others is allowed."""
+    port: Annotated[int, Field(ge=0, le=65535, strict=True)] = 0
+    """Where the first host listens for the others; 0 is any free port."""
+
+
 class Settings(Section):
     """All settings of a run."""
 
@@ -182,6 +195,7 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
 
 PROVENANCE = "provenance"

@@ -36,6 +36,21 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def status(self) -> Path:
+        """How the run is, rewritten by its launcher every two seconds."""
+        return self.path / "status.json"
+
+    @property
+    def stop_request(self) -> Path:
+        """There while somebody wants the run to stop."""
+        return self.path / "stop.request"
+
+    @property
+    def launch_log(self) -> Path:
+        """What the launcher and the machines of the run said, beyond what a person reads in log.txt."""
+        return self.path / "launch.txt"
+
+    @property
     def corpus(self) -> Path:
         """The built-in corpus, where the run is the demo."""
         return self.path / "corpus"

@@ -17,3 +17,16 @@ def hold_run(run: RunFolder) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(f"{run.path} is being trained by another process; stop that one first.") from None
         yield
+
+
+def is_held(run: RunFolder) -> bool:
+    """Whether a process of this machine trains the run now."""
+    try:
+        with run.lock.open("rb") as file:
+            # A shared lock, for an instant: two who look at once do not take each other for the one who trains.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

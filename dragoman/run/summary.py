@@ -1,32 +1,66 @@
-"""A run in figures, from its files alone: what `--json` prints after training."""
+"""A run in figures, from its files alone: what `--json` prints after training, and what `dragoman status` tells."""
 
 import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
+from dragoman.run.checkpoints import MANIFEST_FILE
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.following import LineFollower, Observation, planned_training
+from dragoman.run.status import number_or_none
+
+Record = dict[str, Any]
+LastRecords = dict[str, Record]
+"""The last record of each kind."""
+NUM_RECENT_RECORDS = 50_000
+"""Read to tell how a run is: more than lie between two evaluations, and a fifth of a second of work."""
+LONGEST_SECONDS = 10**10
+"""Nobody waits for three centuries: a longer time left is not known."""
 
 
-def read_records(run: RunFolder) -> list[dict[str, Any]]:
-    """All records of metrics.jsonl; a line cut off by a kill is passed over."""
+def parse_record(line: str) -> Record | None:
+    """One line of metrics.jsonl; None for one that was cut off by a kill."""
     try:
-        lines = run.metrics.read_text(encoding="utf-8").split("\n")
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_records(run: RunFolder) -> list[Record]:
+    """All records of metrics.jsonl; a line cut off by a kill is passed over."""
+    return [record for line in _read_lines(run) if (record := parse_record(line)) is not None]
+
+
+def _read_lines(run: RunFolder) -> list[str]:
+    try:
+        return run.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise UserError(f"{run.metrics} cannot be read: {error.strerror}.") from None
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
+
+
+def last_records(lines: Iterable[str]) -> LastRecords:
+    """The last record of each kind among lines of metrics.jsonl."""
+    last: LastRecords = {}
+    known: list[str] = []
+    for line in reversed(list(lines)):
+        # Most lines are of a kind that is known by then; to parse all would take far longer.
+        if any(mark in line for mark in known):
             continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+        record = parse_record(line)
+        kind = record.get("kind") if record else None
+        if record and isinstance(kind, str) and kind not in last:
+            last[kind] = record
+            known.append(f'"kind": "{kind}", "step"')
+    return last
 
 
 def summarise_run(run: RunFolder) -> dict[str, Any]:
     """The last record of each kind, and where the weights are."""
-    last = {record.get("kind"): record for record in read_records(run)}
+    last = last_records(_read_lines(run))
     links = {name: run.checkpoints / name for name in ("latest", "best")}
     return {
         "run": str(run.path),
@@ -35,3 +69,76 @@ def summarise_run(run: RunFolder) -> dict[str, Any]:
         "evaluation": last.get("evaluation"),
         "checkpoints": {name: str(link.resolve()) for name, link in links.items() if link.exists()},
     }
+
+
+def run_figures(run: RunFolder, observation: Observation) -> dict[str, Any]:
+    """Everything `dragoman status` knows of a run; what is not known is None."""
+    status = observation.status
+    with LineFollower(run.metrics, NUM_RECENT_RECORDS) as metrics:
+        last = last_records(metrics.read_lines())
+    return {
+        "state": observation.state,
+        **progress_figures(run, observation, last),
+        "workers": status and status.num_workers,
+        "hosts": [asdict(host) for host in status.hosts] if status else [],
+        "restarts": status and status.num_restarts,
+        "last_restart_cause": status and status.last_restart_cause,
+        "message": status and status.message,
+        "checkpoint": _newest_checkpoint(run),
+        "run": str(run.path),
+        "host": status and status.host,
+        "pid": status and status.pid,
+    }
+
+
+def progress_figures(run: RunFolder, observation: Observation, last: LastRecords) -> dict[str, Any]:
+    """How far a run is, how good and how fast."""
+    plan, status = planned_training(run), observation.status
+    train = last.get("train", {})
+    figures: dict[str, Any] = {
+        "step": _newest_step(observation, last),
+        "max_steps": status.num_steps if status else plan.get("max_steps"),
+        "loss": number_or_none(train.get("loss")),
+        "bleu": number_or_none(last.get("evaluation", {}).get("bleu")),
+        "seconds_per_step": number_or_none(train.get("seconds_per_step")),
+        "target_tokens_per_second": number_or_none(train.get("target_tokens_per_second")),
+    }
+    training_seconds = number_or_none(train.get("training_seconds")) or 0.0
+    seconds_left = _seconds_left(figures, training_seconds, plan) if observation.is_alive else None
+    return figures | {"seconds_left": seconds_left, "cost": number_or_none(train.get("cost"))}
+
+
+def _newest_step(observation: Observation, last: LastRecords) -> float | None:
+    """The step the run has reached, by the launcher or the newest record, whichever knows more."""
+    steps = [observation.status.step] if observation.status else []
+    # By time, not by step: a run that went back to a checkpoint has older records of later steps.
+    newest = max(last.values(), key=lambda record: number_or_none(record.get("time")) or 0.0, default={})
+    step = number_or_none(newest.get("step"))
+    return max([*steps, *([] if step is None else [step])], default=None)
+
+
+def _seconds_left(figures: dict[str, Any], training_seconds: float, plan: dict[str, float]) -> float | None:
+    """Until the first of the budgets is used up: steps, hours, money."""
+    step, max_steps, seconds_per_step = (figures[key] for key in ("step", "max_steps", "seconds_per_step"))
+    if step is None or max_steps is None or seconds_per_step is None:
+        return None
+    budgets = [(max_steps - step) * seconds_per_step]
+    if "max_hours" in plan:
+        budgets.append(plan["max_hours"] * 3600 - training_seconds)
+    if "max_cost" in plan and plan.get("price_per_hour"):
+        budgets.append(plan["max_cost"] / plan["price_per_hour"] * 3600 - training_seconds)
+    seconds = max(0.0, min(budgets))
+    return seconds if seconds <= LONGEST_SECONDS else None
+
+
+def _newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
+    """The newest checkpoint that is still there; its files are not verified, which would take long."""
+    for step in reversed(run.checkpoint_steps()):
+        folder = run.checkpoint(step)
+        try:
+            num_bytes = sum(file.stat().st_size for file in folder.iterdir())
+            seconds_ago = max(0.0, time.time() - (folder / MANIFEST_FILE).stat().st_mtime)
+        except OSError:
+            continue  # removed while we look, because a newer one was kept
+        return {"step": step, "path": str(folder), "bytes": num_bytes, "seconds_ago": seconds_ago}
+    return None

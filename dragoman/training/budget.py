@@ -5,7 +5,12 @@ import time
 from enum import IntEnum
 from types import FrameType
 
+from dragoman.cluster.heartbeat import PAUSE_SIGNAL
 from dragoman.run.config import TrainingSettings
+from dragoman.run.folder import RunFolder
+from dragoman.run.status import is_stop_requested
+
+LOOK_SECONDS = 1.0
 
 
 class StopReason(IntEnum):
@@ -15,7 +20,10 @@ class StopReason(IntEnum):
     STEPS = 1
     TIME = 2
     COST = 3
-    SIGNAL = 4
+    HOST_BACK = 4
+    SIGNAL = 5
+    REQUEST = 6
+    """By `dragoman stop`: unlike a signal, which a job manager may send, it means that the run is not to go on."""
 
 
 class Clock:
@@ -36,23 +44,37 @@ class Clock:
         return None if self._price_per_hour is None else self.seconds / 3600 * self._price_per_hour
 
 
-class StopWatch:
-    """Notices SIGTERM and Ctrl-C, and budgets used up."""
+class StopNotice:
+    """Notes signals that ask for the end, from as early on as possible: before, they would end the process."""
 
-    def __init__(self, settings: TrainingSettings, clock: Clock) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._is_signalled = False
+    def __init__(self) -> None:
+        self.reason = StopReason.NONE
 
     def install(self) -> None:
-        """From now on SIGTERM and SIGINT ask for an orderly end instead of ending the process."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        """From now on SIGTERM and SIGINT ask for an orderly end, and a launcher may ask for a pause."""
+        for number in (signal.SIGTERM, signal.SIGINT, PAUSE_SIGNAL):
             signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.reason = max(self.reason, StopReason.HOST_BACK if number == PAUSE_SIGNAL else StopReason.SIGNAL)
+
+
+class StopWatch:
+    """Knows what to stop for: a signal, a request in the run folder (for the rank that is given it), a budget."""
+
+    def __init__(
+        self, settings: TrainingSettings, clock: Clock, notice: StopNotice, run: RunFolder | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._notice = notice
+        self._run = run
+        self._last_look = 0.0
 
     def reason(self) -> StopReason:
         """What this rank would stop for now."""
-        if self._is_signalled:
-            return StopReason.SIGNAL
+        if self.is_asked_to_end():
+            return self._notice.reason
         cost = self._clock.cost
         if self._settings.max_cost is not None and cost is not None and cost >= self._settings.max_cost:
             return StopReason.COST
@@ -60,5 +82,10 @@ class StopWatch:
             return StopReason.TIME
         return StopReason.NONE
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._is_signalled = True
+    def is_asked_to_end(self) -> bool:
+        """Whether somebody has asked; the run folder is looked at once a second."""
+        if self._run and time.monotonic() - self._last_look > LOOK_SECONDS:
+            self._last_look = time.monotonic()
+            if is_stop_requested(self._run):
+                self._notice.reason = StopReason.REQUEST
+        return self._notice.reason is not StopReason.NONE

@@ -3,11 +3,12 @@
 model.safetensors optimizer.safetensors state.json manifest.json; `latest` and `best` are links to steps.
 """
 
-import errno
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from dragoman.corpus.batching import BatchPosition
 from dragoman.model.presets import ModelShape, shape_from_dict
@@ -19,7 +20,7 @@ from dragoman.run.errors import UserError
 from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json
 from dragoman.run.folder import RunFolder
 from dragoman.training.loss_scale import LossScale
-from dragoman.training.optimizer import optimizer_tensors, restore_optimizer
+from dragoman.training.optimizer import restore_optimizer
 from dragoman.training.step import Learner
 
 FORMAT_VERSION = 2
@@ -63,33 +64,60 @@ class TrainingState:
         )
 
 
-def save_checkpoint(run: RunFolder, state: TrainingState, learner: Learner, keep: CheckpointSettings) -> Path:
-    """Writes a checkpoint aside, renames it into place, moves the links and removes what need not be kept."""
-    final = run.checkpoint(state.step)
+@dataclass(frozen=True)
+class Snapshot:
+    """All of one moment of a run; whoever writes it to disk relies on nobody changing it meanwhile."""
+
+    state: TrainingState
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings) -> Path:
+    """Writes a checkpoint aside, renames it into place, moves the links and removes what need not be kept.
+
+    An OSError leaves earlier checkpoints as they were, and nothing half-written where the disk allows removing it.
+    """
+    step = snapshot.state.step
+    final = run.checkpoint(step)
     aside = final.with_name(f".{final.name}.partial")
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
+        recover_set_aside(run)
         for leftover in run.checkpoints.glob(".step-*"):  # of a run that was killed while it saved
             shutil.rmtree(leftover, ignore_errors=True)
         aside.mkdir()
-        save_tensors(aside / MODEL_FILE, dict(learner.model.named_parameters()))
-        save_tensors(aside / OPTIMIZER_FILE, optimizer_tensors(learner.model, learner.optimizer))
-        write_json(aside / STATE_FILE, state.to_json())
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(aside.iterdir())}
-        write_json(aside / MANIFEST_FILE, {"format_version": FORMAT_VERSION, "step": state.step, "files": files})
-        fsync_folder(aside)
+        _write_files(aside, snapshot)
         _put_in_place(aside, final)
         fsync_folder(run.checkpoints)
         replace_link(run.checkpoints / "latest", final.name)
-        _prune(run, keep, state.step)
-    except OSError as error:
+        _prune(run, keep, step)
+    except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
-        reason = "there is no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        raise UserError(
-            f"The checkpoint of step {state.step} could not be written to {run.checkpoints}: {reason}. "
-            "Checkpoints written before are untouched."
-        ) from error
+        raise
     return final
+
+
+def _write_files(folder: Path, snapshot: Snapshot) -> None:
+    """The files of a checkpoint, flushed to disk, and the manifest that proves them."""
+    write_json(folder / STATE_FILE, snapshot.state.to_json())
+    digests = {
+        MODEL_FILE: save_tensors(folder / MODEL_FILE, snapshot.weights),
+        OPTIMIZER_FILE: save_tensors(folder / OPTIMIZER_FILE, snapshot.moments),
+        STATE_FILE: sha256(folder / STATE_FILE),
+    }
+    files = {name: {"bytes": (folder / name).stat().st_size, "sha256": digest} for name, digest in digests.items()}
+    manifest = {"format_version": FORMAT_VERSION, "step": snapshot.state.step, "files": files}
+    write_json(folder / MANIFEST_FILE, manifest)
+    fsync_folder(folder)
+
+
+def recover_set_aside(run: RunFolder) -> None:
+    """Gives a checkpoint its name back whose replacement was killed between two renames."""
+    for old in run.checkpoints.glob(".step-*.old"):
+        final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+        if not final.exists():
+            old.rename(final)
 
 
 def _put_in_place(aside: Path, final: Path) -> None:
@@ -97,7 +125,12 @@ def _put_in_place(aside: Path, final: Path) -> None:
     old = final.with_name(f".{final.name}.old")
     if final.exists():
         final.rename(old)
-    aside.rename(final)
+    try:
+        aside.rename(final)
+    except OSError:
+        if old.exists():
+            old.rename(final)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -117,13 +150,16 @@ def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
 
-def is_among_best(run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings) -> bool:
-    """Whether a checkpoint with this evaluation would be kept for its quality."""
-    others = [_badness(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()]
-    better = [
-        other for other in others if other is not None and other <= _sign(keep.best_by) * evaluation[keep.best_by]
-    ]
-    return len(better) < keep.keep_best
+def is_among_best(
+    run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings, being_saved: TrainingState | None = None
+) -> bool:
+    """Whether a checkpoint with this evaluation would be kept for its quality, beside one still on its way to disk."""
+    others = {step: _badness(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()}
+    if being_saved is not None and being_saved.evaluation is not None:
+        others[being_saved.step] = _sign(keep.best_by) * being_saved.evaluation[keep.best_by]
+    own = _sign(keep.best_by) * evaluation[keep.best_by]
+    num_better = sum(other is not None and other <= own for other in others.values())
+    return num_better < keep.keep_best
 
 
 def _sign(best_by: str) -> float:

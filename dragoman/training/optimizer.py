@@ -37,6 +37,15 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
+def empty_moments(model: nn.Module) -> dict[str, Tensor]:
+    """Zeros in the form `optimizer_tensors` has after an update."""
+    return {
+        f"{moment}/{name}": torch.zeros_like(parameter)
+        for name, parameter in model.named_parameters()
+        for moment in _MOMENTS
+    }
+
+
 def restore_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], num_updates: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Starting and continuing runs: checks everything that can be checked before step 1, then launches the workers."""
+"""A run folder ready to be trained in, new or again: everything that can be checked before step 1 is checked here."""
 
 import shutil
 import subprocess
@@ -17,9 +17,8 @@ from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder, checkpoint_step
-from dragoman.run.lock import hold_run
+from dragoman.run.lock import is_held
 
-WORKER_MODULE = "dragoman.training.worker"
 KEPT_ON_RESUME = (
     ("training", "seed"),
     ("training", "global_batch_tokens"),
@@ -29,23 +28,33 @@ KEPT_ON_RESUME = (
 """Settings that decide which sentences come next: a run that changed them would not be continued but another one."""
 
 
-def start_run(run: RunFolder, settings: Settings, num_workers: int) -> bool:
-    """Creates the run folder, with everything the run needs written into it, and trains; False if it was stopped."""
+def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
+    """Makes the run folder, with everything the run needs written into it."""
     require_free_folder(run)
     corpus = check_settings(settings, num_workers)
     try:
-        run.tokenizers.mkdir(parents=True, exist_ok=True)
-        for side in ("source", "target") if not corpus.is_joint else ("source",):
-            origin = tokenizer_path(corpus.folder, side, corpus.is_joint)
-            shutil.copyfile(origin, run.tokenizers / origin.name)
+        copy_tokenizers(corpus, run)
         write_text(run.config, dump_settings(_spell_out_data(settings, corpus), describe_origin()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
-    return _launch(run, num_workers)
 
 
-def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int) -> bool:
-    """Continues a run from its newest whole checkpoint, with its own settings or changed ones; False if stopped."""
+def copy_tokenizers(corpus: PreparedCorpus, run: RunFolder) -> None:
+    """Makes a translator independent of the prepared corpus."""
+    run.tokenizers.mkdir(parents=True, exist_ok=True)
+    for side in ("source", "target") if not corpus.is_joint else ("source",):
+        origin = tokenizer_path(corpus.folder, side, corpus.is_joint)
+        if not (run.tokenizers / origin.name).exists():
+            shutil.copyfile(origin, run.tokenizers / origin.name)
+
+
+def reopen_run(
+    run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int, is_all_here: bool = True
+) -> None:
+    """Sees that a run can go on, and writes down the settings it goes on with.
+
+    Its checkpoints may be on other hosts, unless `is_all_here`; the workers will see.
+    """
     if not run.exists:
         raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
     before = load_settings(run.config)
@@ -58,12 +67,12 @@ def resume_run(run: RunFolder, settings: Settings | None, overrides: list[str], 
     settings = _spell_out_data(settings, corpus)
     warnings: list[str] = []
     checkpoint = newest_whole_checkpoint(run, warnings.append)
-    if checkpoint is None:
+    if checkpoint is not None:
+        _require_same_mixture(before, settings, corpus, checkpoint_step(checkpoint))
+    elif is_all_here:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
-    _require_same_mixture(before, settings, corpus, checkpoint_step(checkpoint))
     if settings != before:
         write_text(run.config, dump_settings(settings, describe_origin()))
-    return _launch(run, num_workers)
 
 
 def _require_same_mixture(before: Settings, settings: Settings, corpus: PreparedCorpus, num_steps: int) -> None:
@@ -77,12 +86,14 @@ def _require_same_mixture(before: Settings, settings: Settings, corpus: Prepared
 
 
 def require_free_folder(run: RunFolder) -> None:
-    """Refuses to write into somebody's run or other files."""
+    """Refuses to write into somebody's run or other files; a run that never began may begin again."""
+    if run.exists and not run.checkpoint_steps() and not is_held(run):
+        return
     if run.exists:
         raise UserError(
             f"{run.path} already holds a run. Continue it with --resume, or choose another folder with --run-dir."
         )
-    own = {run.corpus, run.prepared, run.chosen_config}
+    own = {run.corpus, run.prepared, run.chosen_config, run.launch_log}
     if run.path.exists() and not (run.path.is_dir() and set(run.path.iterdir()) <= own):
         raise UserError(f"{run.path} exists and is not a run folder. Choose another one with --run-dir.")
 
@@ -131,10 +142,3 @@ def _git_commit() -> str | None:
         [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     return answer.stdout.strip() or None
-
-
-def _launch(run: RunFolder, num_workers: int) -> bool:
-    from dragoman.cluster.launch import launch_on_this_machine
-
-    with hold_run(run):
-        return launch_on_this_machine(WORKER_MODULE, [str(run.path)], num_workers)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.synchronisation import GradientSum
 from dragoman.corpus.batching import MicroBatch
 from dragoman.evaluation.teacher_forcing import teacher_forced_loss
@@ -51,6 +52,7 @@ class Learner:
         birth_scale = self.loss_scale.value / num_target_tokens if self.loss_scale.is_dynamic else 1.0
         totals = LossSums(*torch.zeros(2, device=self.gradients.flat.device))
         for index, (virtual_worker, batch) in enumerate(batches.items(), start=1):
+            beat("computing a gradient")
             if index == len(batches):
                 self.gradients.expect_last_backward()
             # Dropout depends on the virtual worker, not on the rank that happens to compute it.
@@ -62,6 +64,7 @@ class Learner:
             totals = LossSums(totals.smoothed + sums.smoothed.detach(), totals.plain + sums.plain)
         summed = self.gradients.finish()
         result = StepResult(totals, self._average_and_clip(summed, num_target_tokens * birth_scale))
+        beat("updating the weights")
         if result.is_finite:
             self.optimizer.step()
         self.loss_scale.update(result.is_finite)

@@ -1,10 +1,11 @@
 """The loop. Read `Trainer.train` from top to bottom to know what a run does."""
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
+from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.synchronisation import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import (
@@ -23,18 +24,20 @@ from dragoman.evaluation.validation import evaluate_on_dev
 from dragoman.model.mode import evaluating
 from dragoman.model.presets import resolve_shape
 from dragoman.model.transformer import Transformer
-from dragoman.monitoring.console import format_seconds
 from dragoman.monitoring.meters import TrainMeters
 from dragoman.monitoring.watcher import Sample, Watcher
 from dragoman.run.command import own_command
 from dragoman.run.config import Settings
+from dragoman.run.description import format_seconds
 from dragoman.run.folder import RunFolder
-from dragoman.training.budget import Clock, StopReason, StopWatch
-from dragoman.training.checkpoint import TrainingState, is_among_best, restore_learner, save_checkpoint
+from dragoman.training.budget import Clock, StopNotice, StopReason, StopWatch
+from dragoman.training.checkpoint import TrainingState, restore_learner
 from dragoman.training.guard import FiniteGuard
 from dragoman.training.loss_scale import LossScale
 from dragoman.training.optimizer import build_optimizer, set_learning_rate
+from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
 from dragoman.training.schedule import build_schedule
+from dragoman.training.sharing import Origin, send_learner
 from dragoman.training.step import Learner, StepResult
 
 
@@ -48,8 +51,11 @@ class Trainer:
         corpus: PreparedCorpus,
         world: World,
         watcher: Watcher,
-        checkpoint: Path | None = None,
+        origin: Origin,
+        notice: StopNotice,
+        restart_cause: str | None = None,
     ) -> None:
+        self._restart_cause = restart_cause
         self._run = run
         self._settings = settings
         self._corpus = corpus
@@ -59,59 +65,80 @@ class Trainer:
         self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
         self.step = self._num_updates = 0
         position, seconds_before = FIRST_POSITION, 0.0
-        if checkpoint is not None:
-            state = restore_learner(checkpoint, self.learner, corpus.fingerprint)
+        state = self._restore(origin)
+        if state is not None:
             self.step, self._num_updates = state.step, state.num_updates
             position, seconds_before = state.position, state.training_seconds
         self._clock = Clock(seconds_before, settings.training.price_per_hour)
-        self._stop_watch = StopWatch(settings.training, self._clock)
+        self._stop_watch = StopWatch(settings.training, self._clock, notice, run if world.is_first else None)
         self._mixture = Mixture.build(corpus.train_corpora, settings.data)
         self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
         self._meters = TrainMeters()
         self._evaluation: dict[str, float] | None = None
-        self._saved_step = self.step if checkpoint is not None else -1
+        self._is_resumed = state is not None
+        self._is_evaluation_owed = state is not None and self._was_evaluation_cut_off(state)
+        self._is_saver = origin.is_saver
+        self._saver = CheckpointSaver(run, settings.checkpoints, self.step if self._is_resumed else None)
+        self._is_save_due = False
+
+    def _restore(self, origin: Origin) -> TrainingState | None:
+        """Collective: what the run continues from, read or sent; None at its beginning."""
+        state = None
+        if origin.checkpoint is not None:
+            state = restore_learner(origin.checkpoint, self.learner, self._corpus.fingerprint)
+        if origin.sender is not None:
+            state = send_learner(self.learner, state, self._world, origin.sender)
+        return state
 
     def train(self) -> StopReason:
         """Collective: trains until the steps, a budget or a person's patience are used up; returns which."""
         settings = self._settings
-        self._stop_watch.install()
         self._announce()
-        if self._saved_step < 0:
+        if not self._is_resumed:
             if settings.evaluation.evaluate_at_start:
                 self._evaluate()
-            self._save()  # a run can be resumed from its first moment on
+            self._save_and_wait(self._saver.save_now)  # a run can be resumed from its first moment on
         guard = FiniteGuard(self.learner.loss_scale)
         reason = StopReason.NONE if self.step < settings.training.max_steps else StopReason.STEPS
+        if self._is_evaluation_owed:
+            reason = self._evaluate() or reason
+            self._saver.forget()  # it was saved without its evaluation
+            self._is_save_due = True
 
-        while reason is StopReason.NONE:
-            begin = time.perf_counter()
-            vote = self._world.start_vote(self._stop_watch.reason())  # answered while the step computes
-            plan = self._stream.next_step()
-            batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
-            learning_rate = self._schedule(self._num_updates)
-            set_learning_rate(self.learner.optimizer, learning_rate)
-            result = self.learner.learn(self.step, batches, plan.num_target_tokens)
-            guard.check(self.step + 1, result.is_finite, result.gradient_norm, learning_rate)
+        with self._saver:  # a checkpoint that is being written is finished, even where a step fails
+            while reason is StopReason.NONE:
+                begin = time.perf_counter()
+                beat("reading a batch", self.step)
+                vote = self._world.start_vote(self._stop_watch.reason())  # answered while the step computes
+                plan = self._stream.next_step()
+                batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
+                learning_rate = self._schedule(self._num_updates)
+                set_learning_rate(self.learner.optimizer, learning_rate)
+                result = self.learner.learn(self.step, batches, plan.num_target_tokens)
+                guard.check(self.step + 1, result.is_finite, result.gradient_norm, learning_rate)
 
-            self.step += 1
-            self._num_updates += result.is_finite
-            self._evaluation = None
-            self._measure(plan, result, time.perf_counter() - begin)
-            self._watcher.progressed(self.step)
-            reason = StopReason(vote.result())
-            if reason is StopReason.NONE and self.step >= settings.training.max_steps:
-                reason = StopReason.STEPS
-            is_over = reason is not StopReason.NONE
+                self.step += 1
+                self._num_updates += result.is_finite
+                self._evaluation = None
+                self._measure(plan, result, time.perf_counter() - begin)
+                self._watcher.progressed(self.step)
+                reason = StopReason(vote.result())
+                if reason is StopReason.NONE and self.step >= settings.training.max_steps:
+                    reason = StopReason.STEPS
+                is_over = reason is not StopReason.NONE
 
-            if self.step % settings.training.log_every == 0 or is_over:
-                self._log(learning_rate, batches)
-            if self.step % settings.evaluation.evaluate_every == 0 or (is_over and reason is not StopReason.SIGNAL):
-                self._evaluate()
-            if self.step % settings.checkpoints.save_every == 0 or is_over or self._is_best():
-                self._save()
+                if self.step % settings.training.log_every == 0 or is_over:
+                    self._log(learning_rate, batches)
+                is_asked_to_end = reason >= StopReason.HOST_BACK
+                if not is_asked_to_end and (is_over or self.step % settings.evaluation.evaluate_every == 0):
+                    reason = self._evaluate() or reason
+                self._is_save_due |= self.step % settings.checkpoints.save_every == 0 or self._is_best()
+                self._save_if_due()
+            self._save_and_wait(self._saver.finish)
 
         self._watcher.say(self._farewell(reason))
+        beat(reason.name.lower(), self.step)  # its last words, which the launcher reads
         return reason
 
     def _announce(self) -> None:
@@ -134,8 +161,8 @@ class Trainer:
                 f"{self._stream.num_left_out:,} training pairs have a side of more than {self._stream.longest_used} "
                 "pieces and are left out (data.max_tokens, training.global_batch_tokens / virtual_workers)."
             )
-        if self._saved_step >= 0:
-            self._watcher.restarted(self.step, {"workers": self._world.size})
+        if self._is_resumed:
+            self._watcher.restarted(self.step, {"workers": self._world.size, "cause": self._restart_cause})
 
     def _measure(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
         meters = self._meters
@@ -181,25 +208,54 @@ class Trainer:
             prediction=[begin_mark, *corpus.target_tokenizer.pieces(prediction)],
         )
 
-    def _evaluate(self) -> None:
-        """Collective: judges the model as it is now, on the dev set."""
-        figures = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world).figures()
+    def _evaluate(self) -> StopReason:
+        """Collective: judges the model as it is now, on the dev set; why that was cut off, NONE if it was not."""
+        should_stop = self._stop_watch.is_asked_to_end
+        judged = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world, should_stop)
+        if judged is None:
+            return StopReason(self._world.start_vote(self._stop_watch.reason()).result())
+        figures = judged.figures()
         self._evaluation = {"loss": figures["loss"], "bleu": figures["bleu"]}
         self._watcher.evaluated(self.step, figures)
+        return StopReason.NONE
+
+    def _was_evaluation_cut_off(self, state: TrainingState) -> bool:
+        """Whether a checkpoint is of a step that was to be judged, and a request to stop came before or meanwhile."""
+        is_due = state.step % self._settings.evaluation.evaluate_every == 0
+        is_last = state.step >= self._settings.training.max_steps
+        return state.evaluation is None and state.step > 0 and (is_due or is_last)
 
     def _is_best(self) -> bool:
         """Whether this step has just been evaluated and deserves to be kept; only the rank that saves needs to know."""
-        keep = self._settings.checkpoints
-        return (
-            self._world.is_first and self._evaluation is not None and is_among_best(self._run, self._evaluation, keep)
-        )
+        return self._is_saver and self._evaluation is not None and self._saver.is_among_best(self._evaluation)
 
-    def _save(self) -> None:
-        """Writes a checkpoint on rank 0; the others go on to the next step and meet it there."""
-        if not self._world.is_first or self._saved_step == self.step:
+    def _save_if_due(self) -> None:
+        """Starts a checkpoint on a rank that saves; where the disk is too slow for it, it stays due."""
+        if not self._is_saver:
             return
-        begin = time.perf_counter()
-        state = TrainingState(
+        self._tell_of_saves()
+        if self._is_save_due or self._saver.is_retry_due:
+            self._is_save_due = not self._saver.save(self._state(), self.learner)
+
+    def _save_and_wait(self, save: Callable[[TrainingState, Learner], None]) -> None:
+        """Writes a checkpoint on a rank that saves; the others go on and meet it at the next collective."""
+        if not self._is_saver:
+            return
+        try:
+            save(self._state(), self.learner)
+        finally:
+            self._tell_of_saves()
+
+    def _tell_of_saves(self) -> None:
+        for outcome in self._saver.poll():
+            match outcome:
+                case Saved():
+                    self._watcher.saved(outcome.step, outcome.figures())
+                case SaveFailed():
+                    self._watcher.save_failed(outcome.step, outcome.error)
+
+    def _state(self) -> TrainingState:
+        return TrainingState(
             step=self.step,
             num_updates=self._num_updates,
             position=self._stream.position,
@@ -209,11 +265,6 @@ class Trainer:
             data_fingerprint=self._corpus.fingerprint,
             evaluation=self._evaluation,
         )
-        folder = save_checkpoint(self._run, state, self.learner, self._settings.checkpoints)
-        self._saved_step = self.step
-        num_bytes = sum(file.stat().st_size for file in folder.iterdir())
-        figures = {"path": str(folder), "bytes": num_bytes, "seconds": time.perf_counter() - begin}
-        self._watcher.saved(self.step, figures)
 
     def _farewell(self, reason: StopReason) -> str:
         """The last sentence of a run."""
@@ -221,8 +272,10 @@ class Trainer:
         spent = f"after {self.step:,} steps and {format_seconds(self._clock.seconds)} of training{cost}"
         resume = f"Continue with: {own_command()} train --resume --run-dir {self._run.path}"
         match reason:
-            case StopReason.SIGNAL:
+            case StopReason.SIGNAL | StopReason.REQUEST:
                 return f"Stopped on request {spent}; everything is saved. {resume}"
+            case StopReason.HOST_BACK:
+                return f"A host is back: paused {spent}; everything is saved."
             case StopReason.TIME:
                 return f"training.max_hours is used up {spent}; everything is saved. To go on, raise it. {resume}"
             case StopReason.COST:

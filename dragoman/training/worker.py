@@ -8,43 +8,59 @@ import errno
 import os
 import sys
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 
+from dragoman.cluster.environment import fair_num_threads, find_place
 from dragoman.cluster.failure import report_failure
+from dragoman.cluster.heartbeat import start_heartbeat
+from dragoman.cluster.meeting import Meeting, meet
+from dragoman.cluster.supervision import CAUSE_VARIABLE, RESUMED_VARIABLE
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.monitoring.console import RunConsole
 from dragoman.monitoring.sinks import Sinks
 from dragoman.monitoring.watcher import RunWatcher, Watcher
-from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.run.processes import end_with_parent
+from dragoman.training.budget import StopNotice, StopReason
 from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
+from dragoman.training.sharing import find_origin
+from dragoman.training.start import copy_tokenizers
 from dragoman.training.trainer import Trainer
 
 
-def main() -> None:
-    """Runs one rank; a failure is recorded for the launcher, which tells the first cause once."""
+def main() -> NoReturn:
+    """Runs one rank that our own launcher started; a failure is recorded for it, and it tells the first cause once."""
     end_with_parent()
+    place = find_place()
+    assert place is not None, "started without the variables of an agent"
     run = RunFolder(Path(sys.argv[1]))
-    keep_freed_memory()
-    avoid_trapping_kernels()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    world = World(rank=int(os.environ.get("RANK", "0")))
     try:
-        world = join_world()
-        work(run, load_settings(run.config), world)
-        leave_world(world)
+        run_rank(run, meet(place, run.path), os.environ.get(CAUSE_VARIABLE) or None)
     except Exception as error:
-        record_failure(run, world, error)
+        record_failure(run, place.rank, error)
         end_process(1)
     end_process(0)
+
+
+def run_rank(run: RunFolder, meeting: Meeting, restart_cause: str | None = None) -> StopReason:
+    """Collective: one rank's part of the run, from joining the others to leaving them."""
+    notice = StopNotice()
+    notice.install()
+    start_heartbeat(meeting.rank)
+    keep_freed_memory()
+    avoid_trapping_kernels()
+    torch.set_num_threads(fair_num_threads(meeting.num_local))
+    world = join_world(meeting)
+    reason = work(run, load_settings(run.config), world, notice, restart_cause)
+    leave_world(world)
+    return reason
 
 
 def end_process(code: int) -> NoReturn:
@@ -53,50 +69,62 @@ def end_process(code: int) -> NoReturn:
     Everything is closed and written by now, but threads of gloo may still be ending: seen once, a worker that had
     finished died of "terminate called without an active exception" there, and the launcher took the run for failed.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # it may be a file on a full disk
+            stream.flush()
     os._exit(code)
 
 
-def work(run: RunFolder, settings: Settings, world: World) -> None:
-    """Collective: one rank's part of the run."""
+def work(run: RunFolder, settings: Settings, world: World, notice: StopNotice, restart_cause: str | None) -> StopReason:
+    """Collective: what there is between joining and leaving; why it ended."""
     with ExitStack() as stack:
         console = stack.enter_context(RunConsole(run.log, settings.training.max_steps)) if world.is_first else None
-        checkpoint = agree_on_checkpoint(run, world, console)
-        watcher = Watcher()
+        origin = find_origin(run, world, console.say if console else print)
+        if origin.is_beginning and os.environ.get(RESUMED_VARIABLE):
+            raise UserError(f"There is no checkpoint to resume in {run.checkpoints} on any host.")
+        corpus = PreparedCorpus.open(settings.data.prepared)
+        if origin.is_saver:
+            copy_tokenizers(corpus, run)
+        watcher: Watcher = Watcher()
         if console:
-            first_step = 0 if checkpoint is None else checkpoint_step(checkpoint)
+            first_step = 0 if origin.checkpoint is None else checkpoint_step(origin.checkpoint)
             sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
             watcher = RunWatcher(console, sinks, settings.training.max_steps)
-        corpus = PreparedCorpus.open(settings.data.prepared)
-        Trainer(run, settings, corpus, world, watcher, checkpoint).train()
+        return Trainer(run, settings, corpus, world, watcher, origin, notice, restart_cause).train()
 
 
-def agree_on_checkpoint(run: RunFolder, world: World, console: RunConsole | None) -> Path | None:
-    """Collective: the checkpoint all continue from. Rank 0 looks and tells: it may write one while others look."""
-    newest = newest_whole_checkpoint(run, console.say) if console else None
-    if console and newest is None and run.checkpoint_steps():
-        raise UserError(f"No checkpoint in {run.checkpoints} is whole; nothing was changed.")
-    (step,) = world.largest_numbers([-1 if newest is None else checkpoint_step(newest)])
-    return None if step < 0 else run.checkpoint(int(step))
-
-
-def record_failure(run: RunFolder, world: World, error: Exception) -> None:
+def record_failure(run: RunFolder, rank: int, error: Exception) -> None:
     """Leaves the cause where the launcher looks for it, and a traceback in the run folder unless it is a plain one."""
+    plain = plain_sentence(run, rank, error)
+    report_failure(plain or describe_exception(run, rank, error), is_plain=plain is not None)
+
+
+def plain_sentence(run: RunFolder, rank: int, error: Exception) -> str | None:
+    """What people can do about an error; None where it is not known."""
     if isinstance(error, UserError):
-        report_failure(str(error), is_plain=True)
-        return
+        return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        text = (
+        return (
             f"There is no space left on the disk of {run.path}. What was saved before is untouched: --resume continues."
         )
-        report_failure(text, is_plain=True)
-        return
-    details = run.path / f"failure.rank{world.rank}.txt"
-    details.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return (
+            f"Worker {rank} ran out of memory: lower training.global_batch_tokens, or use fewer workers here. "
+            "What was saved before is untouched."
+        )
+    return None
+
+
+def describe_exception(run: RunFolder, rank: int, error: Exception) -> str:
+    """The first line of what went wrong; the traceback goes into the run folder."""
     first_line = (str(error).splitlines() or [""])[0]
-    text = f"Worker {world.rank} failed: {type(error).__name__}: {first_line} Details are in {details}."
-    report_failure(text, is_plain=False)
+    details = run.path / f"failure.rank{rank}.txt"
+    try:
+        details.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        where = f" Details are in {details}."
+    except OSError:
+        where = ""
+    return f"Worker {rank} failed: {type(error).__name__}: {first_line}{where}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,222 @@
+"""Commands about a run that somebody trains, wherever: how it is, what it says, stop it. They need its folder only."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli_output import Json, print_json, say, warn
+from dragoman.run.errors import UsageError, UserError
+from dragoman.run.folder import RunFolder, open_run
+
+if TYPE_CHECKING:
+    from dragoman.run.following import Observation
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
+
+
+def add_run_commands(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command(epilog="Examples: dragoman status runs/demo | dragoman status runs/demo --expect finished")(status)
+    app.command(epilog="Examples: dragoman watch runs/demo | dragoman watch runs/demo --json > records.jsonl")(watch)
+    app.command(epilog="Examples: dragoman stop runs/demo | dragoman stop runs/demo --timeout 600")(stop)
+
+
+def status(
+    run: RunArgument,
+    json: Json = False,
+    expect: Annotated[
+        str | None, typer.Option(metavar="STATE", help="Exit with code 1 unless this is the state, e.g. finished.")
+    ] = None,
+) -> None:
+    """Tell how a run is: its state, how far, how good, how fast, and its last checkpoint."""
+    from dragoman.run.description import status_lines
+    from dragoman.run.following import observe_run
+    from dragoman.run.status import PUBLIC_STATES
+    from dragoman.run.summary import run_figures
+
+    if expect is not None and expect not in PUBLIC_STATES:
+        raise UsageError(f"--expect is {expect!r}; it can be {', '.join(PUBLIC_STATES)}.")
+    folder = open_run(run)
+    observation = observe_run(folder)
+    figures = run_figures(folder, observation)
+    if json:
+        print_json(figures)
+    else:
+        for line in status_lines(figures, observation):
+            say(line)
+    if expect not in (None, observation.state):
+        raise typer.Exit(1)
+
+
+def watch(
+    run: RunArgument,
+    lines: Annotated[int, typer.Option(min=0, help="Lines of the log to begin with.")] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print the records of metrics.jsonl instead, all.")] = False,
+) -> None:
+    """Show a run's log as it grows, until the run ends; Ctrl-C ends the watching, not the run."""
+    from dragoman.run.description import command_for
+
+    folder = open_run(run)
+    try:
+        if json:
+            observation = _watch_records(folder)
+        elif sys.stdout.isatty():
+            observation = _watch_in_terminal(folder, lines)
+        else:
+            observation = _watch_log(folder, lines)
+    except KeyboardInterrupt:
+        warn(f"{run} goes on. To stop it: {command_for('stop', run)}")
+        return
+    _conclude(folder, observation, warn if json else say)
+
+
+def stop(
+    run: RunArgument,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")] = 120,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Ask a run to stop after this step and save, and wait until it has."""
+    from dragoman.run.following import observe_run
+    from dragoman.run.status import request_stop
+    from dragoman.run.summary import run_figures
+
+    folder = open_run(run)
+    tell = warn if json else say
+    observation = observe_run(folder)
+    if not observation.is_alive:
+        _tell_not_running(folder, observation, tell)
+    elif observation.status is None:
+        raise UserError(
+            f"{run} is being trained by a program that does not listen: it keeps no {folder.status.name}. "
+            "Press Ctrl-C where it runs, or send SIGTERM to its process."
+        )
+    else:
+        request_stop(folder)
+        tell(f"{run} was asked to stop after this step.")
+        if not no_wait:
+            observation = _wait_for_end(folder, timeout)
+            _conclude(folder, observation, tell)
+    if json:
+        print_json(run_figures(folder, observation))
+
+
+def _watch_records(run: RunFolder) -> "Observation":
+    """Prints records as they come; returns how the run ended."""
+    import json
+
+    from dragoman.run.following import LineFollower
+    from dragoman.run.summary import parse_record
+
+    with LineFollower(run.metrics) as metrics:
+
+        def show(_: "Observation") -> None:
+            for record in filter(None, map(parse_record, metrics.read_lines())):
+                say(json.dumps(record, separators=(",", ":")))
+
+        return _look_until_end(run, show)
+
+
+def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
+    """Prints lines as they come; returns how the run ended."""
+    from dragoman.run.following import LineFollower
+
+    with LineFollower(run.log, num_lines) as log:
+
+        def show(_: "Observation") -> None:
+            for line in log.read_lines():
+                say(line)
+
+        return _look_until_end(run, show)
+
+
+def _watch_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
+    """Prints lines as they come, above the bar that training shows too; returns how the run ended."""
+    from dragoman.monitoring.console import RunConsole
+    from dragoman.run.following import LineFollower, planned_training
+    from dragoman.run.summary import NUM_RECENT_RECORDS, LastRecords, last_records, progress_figures
+
+    last: LastRecords = {}
+    num_steps = int(planned_training(run).get("max_steps", 0))
+    with (
+        LineFollower(run.log, num_lines) as log,
+        LineFollower(run.metrics, NUM_RECENT_RECORDS) as metrics,
+        # It keeps a log too, but what it is to show here stands in the run's log already.
+        RunConsole(Path(os.devnull), num_steps) as console,
+    ):
+
+        def show(observation: "Observation") -> None:
+            for line in log.read_lines():
+                console.say(line)
+            last.update(last_records(metrics.read_lines()))
+            figures = progress_figures(run, observation, last)
+            console.show_progress(
+                figures["step"] or 0,
+                figures["loss"],
+                figures["bleu"],
+                figures["target_tokens_per_second"] or 0.0,
+                figures["seconds_left"] or 0.0,
+            )
+
+        return _look_until_end(run, show)
+
+
+def _look_until_end(run: RunFolder, show: "Callable[[Observation], None]") -> "Observation":
+    """Shows what is new and tells of unusual states, again and again until the run has ended."""
+    from dragoman.run.description import as_sentence, describe_observation
+    from dragoman.run.following import observe_until_end
+
+    before = "running"
+    for observation in observe_until_end(run):
+        if observation.state != before and not observation.has_ended:
+            warn(as_sentence(f"{run.path} is {describe_observation(observation)}"))
+        before = observation.state
+        # After it was observed: what a run wrote before it ended is shown.
+        show(observation)
+    return observation
+
+
+def _wait_for_end(run: RunFolder, timeout_seconds: float) -> "Observation":
+    """Waits until a run that was asked to stop has ended; a UserError if that takes too long."""
+    from dragoman.run.description import command_for
+    from dragoman.run.following import observe_until_end
+    from dragoman.run.status import clear_stop_request
+
+    look_again = f"To see how far it is: {command_for('status', run.path)}"
+    try:
+        *_, observation = observe_until_end(run, timeout_seconds)
+    except KeyboardInterrupt:
+        raise UserError(f"{run.path} was asked to stop, and goes on doing so. {look_again}") from None
+    if not observation.has_ended:
+        raise UserError(
+            f"{run.path} was asked to stop and goes on ending, but has not done so after {timeout_seconds:g} s. "
+            f"{look_again}"
+        )
+    clear_stop_request(run)  # one that nobody met would stop the run as soon as it is continued
+    return observation
+
+
+def _tell_not_running(run: RunFolder, observation: "Observation", tell: Callable[[str], None]) -> None:
+    from dragoman.run.status import clear_stop_request
+
+    clear_stop_request(run)
+    if observation.state == "unstarted":
+        raise UserError(f"{run.path} is not running: it has not started.")
+    if observation.state != "lost":
+        tell(f"{run.path} is not running.")
+    _conclude(run, observation, tell)
+
+
+def _conclude(run: RunFolder, observation: "Observation", tell: Callable[[str], None]) -> None:
+    """Tells how the run ended; a UserError where it did not end well."""
+    from dragoman.run.description import describe_end
+    from dragoman.run.summary import run_figures
+
+    sentence = describe_end(run, observation, run_figures(run, observation)["step"])
+    if observation.state in ("failed", "lost"):
+        raise UserError(sentence)
+    tell(sentence)

@@ -1,0 +1,67 @@
+"""Which of a host's addresses its peers really reach: each host listens, every other one tries.
+
+A list of interfaces does not tell: docker's bridge has the same address on every machine, a second card may lead
+elsewhere, a firewall may be in between. So a connection counts only if the host at the other end knows a secret of
+this very check.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Sequence
+
+from dragoman.cluster.facts import own_addresses
+
+TRY_SECONDS = 3.0
+
+
+class Listener:
+    """Answers everybody who connects with a secret, until closed."""
+
+    def __init__(self, secret: str, port: int = 0) -> None:
+        self._secret = secret.encode()
+        self._socket = socket.create_server(("0.0.0.0", port), backlog=64)  # noqa: S104 - its purpose is to be found
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def close(self) -> None:
+        """Frees the port."""
+        # Closing alone would leave the thread in accept, and the port taken.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = self._socket.accept()
+                with contextlib.suppress(OSError), peer:
+                    peer.sendall(self._secret)
+
+
+def reachable_address(addresses: Sequence[str], port: int, secret: str) -> str | None:
+    """The first address at which the right host answers."""
+    for address in addresses:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=TRY_SECONDS) as peer:
+            if _read(peer, len(secret)) == secret.encode():
+                return address
+    return None
+
+
+def _read(peer: socket.socket, num_bytes: int) -> bytes:
+    received = b""
+    while len(received) < num_bytes and (part := peer.recv(num_bytes - len(received))):
+        received += part
+    return received
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has an address."""
+    return next((name for name, own in own_addresses() if own == address), None)
+
+
+def free_port() -> int:
+    """A port nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,82 @@
+"""Training as one of several processes that somebody else started: torchrun, mpirun or srun.
+
+All run the same command. The first one makes the run ready and tells the others where it is.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from dragoman.cluster.environment import Place
+from dragoman.cluster.failure import is_echo
+from dragoman.cluster.meeting import Meeting, forget_meeting, meet, tell_all, wait_for_note
+from dragoman.run.config import load_settings
+from dragoman.run.errors import UserError
+from dragoman.run.files import write_text
+from dragoman.run.folder import RunFolder
+from dragoman.run.lock import hold_run
+from dragoman.run.status import RunStatus, StatusFile, clear_stop_request
+from dragoman.training.launching import ended_state
+from dragoman.training.worker import describe_exception, end_process, plain_sentence, run_rank
+
+READY_SECONDS = 600.0
+
+
+def train_as_rank(place: Place, folder: Path, make_ready: Callable[[int], RunFolder]) -> RunFolder:
+    """Collective: trains with the others; returns on the first rank only, the other processes end here.
+
+    `folder` is where they meet, unless the launcher told them; `make_ready` gets the number of workers.
+    """
+    meeting = meet(place, folder)
+    run = _agree_on_run(meeting, make_ready)
+    forget_meeting(place, folder)
+    try:
+        with ExitStack() as stack:
+            status = _open_status(run, meeting.size, stack) if meeting.rank == 0 else None
+            reason = run_rank(run, meeting).name.lower()
+            if status:
+                status.update(state=ended_state(reason), reason=reason)
+    except Exception as error:
+        _tell_failure(run, meeting.rank, error)
+        end_process(1)
+    if meeting.rank > 0:
+        end_process(0)
+    return run
+
+
+def _agree_on_run(meeting: Meeting, make_ready: Callable[[int], RunFolder]) -> RunFolder:
+    """Collective: the run the first rank has made ready; where that failed only the first one says why."""
+    if meeting.rank == 0:
+        try:
+            run = make_ready(meeting.size)
+        except UserError as error:
+            tell_all(meeting.store, "run", {"error": str(error), "code": str(error.exit_code)})
+            raise
+        config = run.config.read_text(encoding="utf-8")
+        tell_all(meeting.store, "run", {"path": str(run.path.absolute()), "config": config})
+        return run
+    note = wait_for_note(meeting.store, "run", READY_SECONDS)
+    if "error" in note:
+        end_process(int(note["code"]))
+    run = RunFolder(Path(note["path"]))
+    if meeting.local_rank == 0 and not run.exists:  # a host that does not share the folder keeps one of its own
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_text(run.config, note["config"])
+    return run
+
+
+def _open_status(run: RunFolder, num_workers: int, stack: ExitStack) -> StatusFile:
+    stack.enter_context(hold_run(run))
+    clear_stop_request(run)
+    initial = RunStatus.starting(load_settings(run.config).training.max_steps, num_workers)
+    status = stack.enter_context(StatusFile(run, initial))
+    status.update(state="running")
+    return status
+
+
+def _tell_failure(run: RunFolder, rank: int, error: Exception) -> None:
+    """One rank tells the cause; those that only lost contact with it keep silent, except the first."""
+    sentence = plain_sentence(run, rank, error) or describe_exception(run, rank, error)
+    if rank == 0 or not is_echo(sentence):
+        print(f"dragoman: {sentence}", file=sys.stderr, flush=True)
