@@ -16,7 +16,7 @@ from dragoman.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from dragoman.cluster.environment import Place
-    from dragoman.cluster.hosts import Placement
+    from dragoman.cluster.launch.hosts import Placement
     from dragoman.run.config import Settings
 
 Overrides = Annotated[
@@ -187,7 +187,7 @@ def _train_as_rank(order: _Order, place: "Place", is_json: bool) -> None:
 def _placement(
     workers: int | None, hosts: str | None, min_hosts: int, ssh_config: Path | None, is_data_sent: bool
 ) -> "Placement":
-    from dragoman.cluster.hosts import Placement, parse_hosts
+    from dragoman.cluster.launch.hosts import Placement, parse_hosts
 
     if hosts is None:
         if is_data_sent or ssh_config or min_hosts > 1:
@@ -214,7 +214,7 @@ def num_workers(asked: int | None) -> int:
     """As asked, or what fits this machine."""
     if asked is not None:
         return asked
-    from dragoman.cluster.facts import count_gpus
+    from dragoman.cluster.launch.facts import count_gpus
 
     return max(1, count_gpus())
 

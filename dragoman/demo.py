@@ -3,7 +3,7 @@
 from importlib.resources import as_file, files
 from typing import Any
 
-from dragoman.cluster.hosts import Placement
+from dragoman.cluster.launch.hosts import Placement
 from dragoman.corpus.builtin import BuiltinCorpus, write_builtin_corpus
 from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import Judgement, evaluate_run

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.cluster.facts import count_gpus
-from dragoman.cluster.hosts import Placement
+from dragoman.cluster.launch.facts import count_gpus
+from dragoman.cluster.launch.hosts import Placement
 from dragoman.corpus.cleaning.account import dropped_sentence
 from dragoman.corpus.prepare import Say, prepare_corpus
 from dragoman.evaluation.judgement import evaluate_run

@@ -70,8 +70,13 @@ def describe_failure(failure: Failure) -> str:
     if failure.exit_code == -signal.SIGKILL:
         return f"{worker} was killed (SIGKILL), perhaps because the machine ran out of memory."
     if failure.exit_code < 0:
-        return f"{worker} was ended by {signal.Signals(-failure.exit_code).name}."
+        return f"{worker} was ended by {_signal_name(-failure.exit_code)}."
     return f"{worker} ended with exit code {failure.exit_code} without saying why."
+
+
+def _signal_name(number: int) -> str:
+    """Most real-time signals have none."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _remoteness(failure: Failure) -> tuple[int, float]:

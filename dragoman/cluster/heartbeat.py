@@ -117,4 +117,4 @@ def _process_state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return "?"
+        return "X" if Path("/proc/self").exists() else "?"

@@ -16,8 +16,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from dragoman.cluster.environment import Place
-from dragoman.cluster.facts import own_addresses
-from dragoman.cluster.reach import TRY_SECONDS, interface_of
+from dragoman.cluster.reach import TRY_SECONDS, interface_of, own_addresses
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, write_json
 

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from dragoman.cluster.facts import own_addresses
+import psutil
 
 TRY_SECONDS = 3.0
 
@@ -65,3 +65,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def own_addresses() -> list[tuple[str, str]]:
+    """(interface, address) of this machine, IPv4, loopback last."""
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    found = [
+        (name, entry.address)
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET and name in up
+    ]
+    return sorted(found, key=lambda item: item[1].startswith("127."))

@@ -24,7 +24,7 @@ def detach_run(run: RunFolder, say: Callable[[str], None]) -> None:
     with run.launch_log.open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", *arguments],
+            [sys.executable, "-P", "-m", "dragoman", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -60,10 +60,15 @@ def _agree_on_run(meeting: Meeting, make_ready: Callable[[int], RunFolder]) -> R
     if "error" in note:
         end_process(int(note["code"]))
     run = RunFolder(Path(note["path"]))
-    if meeting.local_rank == 0 and not run.exists:  # a host that does not share the folder keeps one of its own
+    if meeting.local_rank == 0 and not _has_settings(run, note["config"]):
+        # A host that does not share the folder keeps one of its own; it may have settings of before a resume.
         run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.config, note["config"])
     return run
+
+
+def _has_settings(run: RunFolder, text: str) -> bool:
+    return run.exists and run.config.read_text(encoding="utf-8") == text
 
 
 def _open_status(run: RunFolder, num_workers: int, stack: ExitStack) -> StatusFile:

@@ -3,9 +3,9 @@
 import sys
 from contextlib import suppress
 
-from dragoman.cluster.hosts import Placement
-from dragoman.cluster.muster import Wishes
-from dragoman.cluster.supervision import Plan, supervise
+from dragoman.cluster.launch.hosts import Placement
+from dragoman.cluster.launch.muster import Wishes
+from dragoman.cluster.launch.supervision import Plan, supervise
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.model.presets import count_parameters, resolve_shape
 from dragoman.run.config import Settings, load_settings

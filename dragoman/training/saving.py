@@ -6,7 +6,7 @@ A disk that is full, read-only or slow costs checkpoints, never steps.
 import dataclasses
 import math
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from dragoman.cluster.heartbeat import beat
 from dragoman.monitoring.patient_file import describe_trouble
 from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
@@ -25,6 +26,7 @@ from dragoman.training.step import Learner
 RETRY_SECONDS = 30.0
 NUM_FINAL_ATTEMPTS = 3
 FINAL_PAUSE_SECONDS = 2.0
+BEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,8 @@ class CheckpointSaver:
 
     def _wait(self) -> None:
         if self._writing is not None:
-            self._writing.exception()  # waits; it is raised when it is collected
+            while wait([self._writing], timeout=BEAT_SECONDS).not_done:
+                beat("waiting for a checkpoint to be written")  # a slow disk is no hang
             self._collect()
 
     def _collect(self) -> None:

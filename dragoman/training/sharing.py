@@ -19,6 +19,9 @@ from dragoman.training.checkpoint import TrainingState, recover_set_aside
 from dragoman.training.optimizer import empty_moments, optimizer_tensors, restore_optimizer
 from dragoman.training.step import Learner
 
+NO_CHECKPOINT = -1
+ALL_DAMAGED = -2
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -40,55 +43,51 @@ class Origin:
 def find_origin(run: RunFolder, world: World, warn: Callable[[str], None]) -> Origin:
     """Collective: the newest whole checkpoint of all hosts, and who can read it.
 
-    Who shares the first rank's folder takes its word: it may write a checkpoint while others look.
+    Who shares a folder takes its keeper's word: it may write a checkpoint while others look.
     """
-    is_shared = _sees_first_folder(run, world)
-    is_saver = world.is_first or (world.local_rank == 0 and not is_shared)
-    newest = _look(run, warn) if is_saver else None
-    mine = json.dumps([is_shared, -1 if newest is None else checkpoint_step(newest)])
+    keeper = _keeper_of_folder(run, world)
+    is_saver = keeper == world.rank
+    mine = json.dumps([keeper, _newest_step(run, warn) if is_saver else NO_CHECKPOINT])
     told = [json.loads(text) for text in world.gather_texts([(world.rank, mine)])]
     step = max(found for _, found in told)
+    if step < 0 and any(found == ALL_DAMAGED for _, found in told):
+        raise UserError(f"No checkpoint in {run.checkpoints} is whole; nothing was changed.")
     if step < 0:
         return Origin(None, is_saver=is_saver)
     sender = next(rank for rank, (_, found) in enumerate(told) if found == step)
-    has_first_it = told[0][1] == step
-    can_read = [(shares and has_first_it) or found == step for shares, found in told]
+    can_read = [told[keeper][1] == step for keeper, _ in told]
     path = run.checkpoint(step) if can_read[world.rank] else None
     return Origin(path, None if all(can_read) else sender, is_saver)
 
 
-def _look(run: RunFolder, warn: Callable[[str], None]) -> Path | None:
+def _newest_step(run: RunFolder, warn: Callable[[str], None]) -> int:
     recover_set_aside(run)
     newest = newest_whole_checkpoint(run, warn)
-    if newest is None and run.checkpoint_steps():
-        raise UserError(f"No checkpoint in {run.checkpoints} is whole; nothing was changed.")
-    return newest
+    if newest is not None:
+        return checkpoint_step(newest)
+    return ALL_DAMAGED if run.checkpoint_steps() else NO_CHECKPOINT
 
 
-def _sees_first_folder(run: RunFolder, world: World) -> bool:
-    """Collective: whether what the first rank writes into its run folder is seen by this one.
+def _keeper_of_folder(run: RunFolder, world: World) -> int:
+    """Collective: the first rank that sees the same run folder as this one; it reads and writes for all who do.
 
-    Where it cannot write, on a full disk, nobody else is to write either: then all count as sharing.
+    Where nobody can write, on a full disk, the first of all is taken: it will say so.
     """
     if world.size == 1:
-        return True
-    name = _leave_token(run) if world.is_first else None
-    (name,) = world.gather_texts([] if name is None else [(0, name)])
-    is_seen = (run.path / name).exists()
-    world.wait_for_all()
-    if world.is_first and name:
+        return 0
+    (check,) = world.gather_texts([(0, secrets.token_hex(8))] if world.is_first else [])
+    tokens = [run.path / f".seen-{check}-{rank}" for rank in range(world.size)]
+    if world.local_rank == 0:
         with suppress(OSError):
-            (run.path / name).unlink()
-    return is_seen
-
-
-def _leave_token(run: RunFolder) -> str:
-    name = f".seen-{secrets.token_hex(8)}"
-    try:
-        (run.path / name).touch()
-    except OSError:
-        return ""
-    return name
+            tokens[world.rank].touch()
+    world.wait_for_all()
+    # Asked for by name: a listing of a network folder may be half a minute old.
+    keeper = next((rank for rank, token in enumerate(tokens) if token.exists()), 0)
+    world.wait_for_all()
+    if world.local_rank == 0:
+        with suppress(OSError):
+            tokens[world.rank].unlink()
+    return keeper
 
 
 def send_learner(learner: Learner, state: TrainingState | None, world: World, sender: int) -> TrainingState:
@@ -96,6 +95,8 @@ def send_learner(learner: Learner, state: TrainingState | None, world: World, se
     texts = [] if state is None or world.rank != sender else [(0, json.dumps(state.to_json()))]
     (text,) = world.gather_texts(texts)
     sent = TrainingState.from_json(json.loads(text))
+    if sent.loss_scale.is_dynamic == learner.loss_scale.is_dynamic:
+        learner.loss_scale = sent.loss_scale  # with another than its peers', a rank's gradients would weigh differently
     if state is None:
         restore_optimizer(learner.model, learner.optimizer, empty_moments(learner.model), sent.num_updates)
     moments = optimizer_tensors(learner.model, learner.optimizer)

@@ -17,8 +17,8 @@ import torch
 from dragoman.cluster.environment import fair_num_threads, find_place
 from dragoman.cluster.failure import report_failure
 from dragoman.cluster.heartbeat import start_heartbeat
+from dragoman.cluster.launch.supervision import CAUSE_VARIABLE, RESUMED_VARIABLE
 from dragoman.cluster.meeting import Meeting, meet
-from dragoman.cluster.supervision import CAUSE_VARIABLE, RESUMED_VARIABLE
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.monitoring.console import RunConsole

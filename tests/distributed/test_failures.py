@@ -1,13 +1,42 @@
-"""When a rank fails, all stop, soon, and the first cause is told once."""
+"""When a rank fails for a reason that would come again, all stop, soon, and the first cause is told once."""
 
-import os
 import signal
+import textwrap
 import time
 from pathlib import Path
 
-import psutil
-from program import Run
-from test_resume import start, wait_for_step
+import pytest
+from program import Run, Training, read_records
+
+LONGEST_END_SECONDS = 15
+
+SABOTAGE = """
+import os
+import sys
+
+if "dragoman.training.worker" in sys.orig_argv and os.environ.get("RANK") == "1":
+    from dragoman.training.step import Learner
+
+    learn = Learner.learn
+
+    def learn_until_step_5(self, step, *arguments):
+        if step == 5:
+            fail()
+        return learn(self, step, *arguments)
+
+    Learner.learn = learn_until_step_5
+
+def fail():
+"""
+"""Python imports sitecustomize.py before anything else, so a real worker can be made to fail."""
+
+
+def sabotaged(folder: Path, failing: str) -> dict[str, str]:
+    """An environment in which rank 1 does this in the middle of the run."""
+    folder.mkdir()
+    code = SABOTAGE + textwrap.indent(textwrap.dedent(failing), "    ")
+    (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}
 
 
 def test_gradients_that_are_not_finite_stop_the_run_and_name_step_and_cause(
@@ -24,39 +53,61 @@ def test_gradients_that_are_not_finite_stop_the_run_and_name_step_and_cause(
     assert (run / "checkpoints" / "latest").resolve().name == "step-00000000"
 
 
-def test_workers_do_not_outlive_a_killed_launcher(config: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    process = start(config, run, workers=2)
-    wait_for_step(run, 3)
-    workers = psutil.Process(process.pid).children()
-    assert len(workers) == 2
-    process.kill()  # the launcher alone
-    process.wait()
-    _, alive = psutil.wait_procs(workers, timeout=10)
-    assert not alive
+def test_an_exception_in_one_rank_ends_all_and_is_told_once(config: Path, tmp_path: Path):
+    environment = sabotaged(tmp_path / "sabotage", "raise RuntimeError('the cat sat on it')")
+    with Training(tmp_path / "run", config, "--workers", 2, environment=environment) as training:
+        done = training.end(1)
+        seconds_to_end = time.time() - (training.run / "failure.rank1.txt").stat().st_mtime
+    (line,) = done.stderr.splitlines()
+    assert "Worker 1 failed: RuntimeError: the cat sat on it" in line
+    assert "in learn_until_step_5" in (training.run / "failure.rank1.txt").read_text(encoding="utf-8")
+    assert not read_records(training.run, "restart")
+    assert seconds_to_end < LONGEST_END_SECONDS
+
+
+def test_a_rank_that_runs_out_of_memory_says_what_to_do(config: Path, tmp_path: Path):
+    environment = sabotaged(
+        tmp_path / "sabotage",
+        """
+        import resource
+        import torch
+        num_pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (num_pages * resource.getpagesize(),) * 2)
+        torch.empty(2**30)
+        """,
+    )
+    with Training(tmp_path / "run", config, "--workers", 2, environment=environment) as training:
+        done = training.end(1)
+    (line,) = done.stderr.splitlines()
+    assert "Worker 1 ran out of memory: lower training.global_batch_tokens" in line
+    assert not read_records(training.run, "restart")
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_at_the_same_step_every_time_is_not_started_for_ever(config: Path, tmp_path: Path):
+    environment = sabotaged(tmp_path / "sabotage", "os.kill(os.getpid(), 9)")
+    settings = ["--workers", 2, "--set", "cluster.max_restarts=1"]
+    with Training(tmp_path / "run", config, *settings, environment=environment) as training:
+        done = training.end(1)
+    last = done.stderr.splitlines()[-1]
+    assert "Worker 1" in last
+    assert "was killed (SIGKILL)" in last
+    assert "any further" in last
+    assert read_records(training.run, "restart")
+
+
+def test_no_process_outlives_a_killed_launcher(config: Path, tmp_path: Path):
+    with Training(tmp_path / "run", config, "--workers", 2) as training:
+        training.wait_for_step(3)
+        assert len(training.processes()) >= 4  # the launcher, the host's program, two workers
+        training.send_signal(signal.SIGKILL)
+        training.end(-signal.SIGKILL)
 
 
 def test_a_run_in_training_is_not_trained_twice(dragoman: Run, config: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    process = start(config, run, workers=2)
-    wait_for_step(run, 3)
-    done = dragoman("train", "--resume", "--run-dir", run, code=1)
-    assert "is being trained by another process" in done.stderr
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-
-
-def test_a_killed_worker_ends_the_run_without_a_hang(config: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    process = start(config, run, workers=2)
-    wait_for_step(run, 3)
-    workers = [p for p in psutil.Process(process.pid).children() if "dragoman.training.worker" in p.cmdline()]
-    assert len(workers) == 2
-    begin = time.monotonic()
-    os.kill(workers[1].pid, signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert time.monotonic() - begin < 40
-    assert "was killed (SIGKILL)" in errors
-    assert len(errors.strip().splitlines()) == 1
-    assert not any(worker.is_running() for worker in workers)
+    with Training(tmp_path / "run", config, "--workers", 2, "--set", "training.max_steps=100000") as training:
+        training.wait_for_step(3)
+        done = dragoman("train", "--resume", "--run-dir", training.run, code=1)
+        assert "is being trained by another process" in done.stderr
+        training.send_signal(signal.SIGTERM)
+        training.end()

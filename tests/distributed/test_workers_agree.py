@@ -6,6 +6,12 @@ import pytest
 from program import Run, read_records, train_losses
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads of one tiny model only wait for each other where the machine is busy."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 def test_one_two_and_four_workers_learn_the_same(dragoman: Run, config: Path, tmp_path: Path):
     runs = {workers: tmp_path / f"run{workers}" for workers in (1, 2, 4)}
     for workers, run in runs.items():

@@ -157,10 +157,8 @@ def test_a_world_of_one_answers_for_itself():
     assert world.start_vote(3).result() == 3
 
 
-def test_without_torchruns_variables_a_process_is_alone(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    world = join_world()
+def test_who_met_nobody_is_alone():
+    world = join_world(None)
     assert (world.rank, world.size, world.device) == (0, 1, choose_device())
     leave_world(world)
 

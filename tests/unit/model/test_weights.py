@@ -1,10 +1,14 @@
 """Weights on disk: the same bits back, and words for every file that does not fit."""
 
 import dataclasses
+import hashlib
 import os
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
 
 from dragoman.model.presets import ModelShape
 from dragoman.model.transformer import Transformer
@@ -32,6 +36,27 @@ def test_tensors_come_back_bit_for_bit(tmp_path, dtype):
     for name, tensor in tensors.items():
         assert loaded[name].dtype == dtype
         assert torch.equal(loaded[name], tensor)
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+
+
+@given(st.dictionaries(NAMES, SHAPES, max_size=6), st.sampled_from([torch.float32, torch.bfloat16, torch.int64]))
+def test_the_bytes_are_those_of_safetensors_itself_and_the_hash_is_theirs(tmp_path_factory, shapes, dtype):
+    path = tmp_path_factory.mktemp("weights") / "file.safetensors"
+    tensors = {name: torch.ones(shape).cumsum(0).to(dtype) if shape else torch.tensor(3).to(dtype)
+               for name, shape in shapes.items()}  # fmt: skip
+    digest = save_tensors(path, tensors)
+    assert path.read_bytes() == save(tensors)
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_numbers_of_several_widths_lie_as_safetensors_lays_them(tmp_path):
+    tensors = {"a": torch.ones(3).half(), "b": torch.ones(3), "c": torch.ones(3).long(), "d": torch.ones(1)}
+    for order in (tensors, dict(reversed(tensors.items()))):
+        save_tensors(tmp_path / "file.safetensors", order)
+        assert (tmp_path / "file.safetensors").read_bytes() == save(tensors)
 
 
 def test_not_a_number_and_infinity_survive_too(tmp_path):

@@ -1,11 +1,15 @@
 """Records of a run: readable line by line after any crash, and in TensorBoard under the seeds' names."""
 
+import errno
 import json
+import os
 import time
+from io import FileIO
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from dragoman.monitoring import patient_file
 from dragoman.monitoring.sinks import TENSORBOARD_TAGS, MetricsFile, Sinks, TensorBoardFile
 
 
@@ -128,6 +132,26 @@ def test_a_continued_run_replaces_the_points_it_makes_again(tmp_path):
     second.write("train", 200, {"loss": 2.0})
     second.close()
     assert read_events(tmp_path)["train_loss"] == [(50, 1.0), (100, 1.0), (150, 2.0), (200, 2.0)]
+
+
+def test_events_wait_for_the_disk_and_none_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+    file = TensorBoardFile(tmp_path, first_step=0)
+    file.write("train", 1, {"loss": 1.0})
+    whole = patient_file._write_all
+
+    def fill_up(opened: FileIO, data: bytes) -> None:
+        whole(opened, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as outage:
+        outage.setattr(patient_file, "_write_all", fill_up)
+        file.write("train", 2, {"loss": 2.0})
+        file.write("train", 3, {"loss": 3.0})
+        assert read_events(tmp_path)["train_loss"] == [(1, 1.0)]
+    file.write("train", 4, {"loss": 4.0})
+    file.close()
+    assert read_events(tmp_path)["train_loss"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
 
 
 def test_a_record_without_tagged_figures_writes_no_event(tmp_path):

@@ -1,11 +1,16 @@
 """Log lines exactly as the seeds' system prints them, and records beside them."""
 
+import errno
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.monitoring import patient_file
 from dragoman.monitoring.console import RunConsole, format_seconds
 from dragoman.monitoring.sinks import Sinks
 from dragoman.monitoring.watcher import RunWatcher, Sample, Watcher, seeds_duration
@@ -81,6 +86,49 @@ def test_each_moment_leaves_its_record(watched):
     assert lines()[-1] == "*** Saved checkpoint of step 100 to checkpoints/step-00000100"
 
 
+def test_a_failed_save_is_a_sentence_and_a_record(watched):
+    watcher, lines, records = watched
+    error = "The checkpoint of step 7 could not be written to /run/checkpoints: Read-only file system."
+    watcher.save_failed(7, error)
+    assert lines()[-1].startswith(error)
+    assert "training goes on" in lines()[-1]
+    (record,) = records()
+    assert (record["kind"], record["step"], record["error"]) == ("checkpoint_failed", 7, error)
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(watched, monkeypatch):
+    watcher, lines, records = watched
+    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+    with monkeypatch.context() as outage:
+        outage.setattr(patient_file, "_write_all", fail)
+        for step in range(1, 6):
+            watcher.trained(step, FIGURES, None)
+            watcher.progressed(step)
+        assert records() == []
+    watcher.trained(6, FIGURES, None)
+    watcher.progressed(6)
+    watcher.progressed(7)
+    assert [record["step"] for record in records()] == [1, 2, 3, 4, 5, 6]
+    told = [line for line in lines() if "disk" in line]
+    assert len(told) == 2
+    assert "cannot be written: there is no space left on the disk. Training goes on" in told[0]
+    assert told[1] == "The disk takes lines again: those that waited are written."
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_terminal_that_is_a_file_on_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
+    refused = pytest.raises(OSError, match="No space left")  # closing tries once more; it is no part of the run
+    with refused, Path("/dev/full").open("w") as full, monkeypatch.context() as redirected:
+        redirected.setattr(sys, "stdout", full)
+        console = RunConsole(tmp_path / "log.txt", num_steps=10)
+        console.say("a sentence")
+        console.log("x" * 20_000)
+    assert (tmp_path / "log.txt").read_text() == "a sentence\n" + "x" * 20_000 + "\n"
+
+
 def test_lines_reach_standard_output_too(tmp_path, capsys):
     with RunConsole(tmp_path / "log.txt", num_steps=10) as console:
         console.log("a regular line")
@@ -150,4 +198,5 @@ def test_other_ranks_keep_silent(capsys):
     watcher.trained(1, FIGURES, SAMPLE)
     watcher.evaluated(1, EVALUATION)
     watcher.saved(1, {"path": "x"})
+    watcher.save_failed(1, "error")
     assert capsys.readouterr() == ("", "")

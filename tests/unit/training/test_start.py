@@ -1,6 +1,8 @@
-"""What is said before workers start: mixtures that cannot be, and changes a resumed run may not make."""
+"""What is said before workers start: folders that are taken, mixtures that cannot be, changes a resumed run may not
+make.
+"""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,11 @@ import pytest
 
 from dragoman.corpus.prepared import TrainCorpus
 from dragoman.run.config import Settings, build_settings, dump_settings, load_settings
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.lock import hold_run
 from dragoman.training import start
-from dragoman.training.start import resume_run, start_run
+from dragoman.training.start import create_run, reopen_run
 
 STAGES = [{"from_step": 100, "weights": {"news": 4.0}}, {"from_step": 200, "weights": {"news": 8.0}}]
 
@@ -32,22 +35,25 @@ class FakeCorpus:
 
 @dataclass
 class Stand:
-    """A run folder whose corpus, checkpoint and launch are stood in for."""
+    """A run folder whose corpus and checkpoint are stood in for."""
 
     run: RunFolder
     corpus: FakeCorpus
-    checkpoint_step: int = 150
-    launched: list[Settings] = field(default_factory=list)
+    checkpoint_step: int | None = 150
 
     def settings(self, **data: Any) -> Settings:
         return build_settings({"data": {"prepared": str(self.corpus.folder)} | data, "model": {"preset": "tiny"}})
 
-    def begin(self, **data: Any) -> None:
-        start_run(self.run, self.settings(**data), num_workers=1)
+    def begin(self, **data: Any) -> Settings:
+        create_run(self.run, self.settings(**data), num_workers=1)
+        return load_settings(self.run.config)
 
-    def resume(self, *overrides: str) -> Settings:
-        resume_run(self.run, None, list(overrides), num_workers=1)
-        return self.launched[-1]
+    def resume(self, *overrides: str, is_all_here: bool = True) -> Settings:
+        reopen_run(self.run, None, list(overrides), num_workers=1, is_all_here=is_all_here)
+        return load_settings(self.run.config)
+
+    def newest_checkpoint(self, run: RunFolder) -> Path | None:
+        return None if self.checkpoint_step is None else run.checkpoint(self.checkpoint_step)
 
 
 @pytest.fixture
@@ -56,16 +62,12 @@ def stand(tmp_path, monkeypatch):
     (tmp_path / "prepared" / "tokenizer.model").write_bytes(b"")
     stand = Stand(RunFolder(tmp_path / "run"), FakeCorpus(tmp_path / "prepared"))
     monkeypatch.setattr(start.PreparedCorpus, "open", lambda _: stand.corpus)
-    monkeypatch.setattr(
-        start, "newest_whole_checkpoint", lambda run, warn: run.checkpoints / f"step-{stand.checkpoint_step:08d}"
-    )
-    monkeypatch.setattr(start, "_launch", lambda run, _: stand.launched.append(load_settings(run.config)) or True)
+    monkeypatch.setattr(start, "newest_whole_checkpoint", lambda run, _warn: stand.newest_checkpoint(run))
     return stand
 
 
 def test_the_weights_in_force_are_spelled_out_in_the_run_folder(stand):
-    stand.begin(weights={"news": 3})
-    assert stand.launched[0].data.weights == {"europarl": 1.0, "news": 3.0}
+    assert stand.begin(weights={"news": 3}).data.weights == {"europarl": 1.0, "news": 3.0}
 
 
 def test_a_run_keeps_its_weights_when_the_corpus_is_prepared_again_with_others(stand):
@@ -88,8 +90,7 @@ def test_weights_that_leave_nothing_are_refused_before_anything_is_written(stand
 
 
 def test_a_resumed_run_goes_on_with_its_stages(stand):
-    stand.begin(stages=STAGES)
-    assert stand.resume().data == stand.launched[0].data
+    assert stand.begin(stages=STAGES).data == stand.resume().data
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,86 @@ def test_before_the_first_step_everything_can_be_changed(stand):
 
 
 def test_settings_written_out_in_full_are_the_same_settings(stand):
-    stand.begin(stages=STAGES)
+    begun = stand.begin(stages=STAGES)
     spelled_out = stand.settings(weights={"news": 2}, stages=STAGES)
-    assert resume_run(stand.run, spelled_out, [], num_workers=1)
-    assert dump_settings(stand.launched[-1]) == dump_settings(stand.launched[0])
+    reopen_run(stand.run, spelled_out, [], num_workers=1)
+    assert dump_settings(load_settings(stand.run.config)) == dump_settings(begun)
+
+
+def test_a_run_that_goes_on_unchanged_keeps_the_account_of_its_first_start(stand):
+    stand.begin()
+    before = stand.run.config.read_bytes()
+    stand.resume()
+    assert stand.run.config.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["training.seed=2", "training.global_batch_tokens=8192", "training.virtual_workers=8", "data.max_tokens=128"],
+)
+def test_what_decides_the_order_of_sentences_cannot_be_changed(stand, override):
+    stand.begin()
+    setting, _, value = override.partition("=")
+    with pytest.raises(UsageError, match=rf"must keep {setting} = \d+, not {value}"):
+        stand.resume(override)
+
+
+def test_a_run_that_never_began_may_begin_again(stand):
+    stand.begin(weights={"news": 3})
+    assert stand.begin(weights={"news": 5}).data.weights["news"] == 5.0
+
+
+def test_a_run_somebody_trains_is_not_begun_again_even_before_its_first_checkpoint(stand):
+    stand.begin()
+    with hold_run(stand.run), pytest.raises(UserError, match="already holds a run"):
+        stand.begin()
+
+
+def test_a_run_with_a_checkpoint_is_not_begun_again(stand):
+    stand.begin()
+    stand.run.checkpoint(0).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"already holds a run\. Continue it with --resume"):
+        stand.begin()
+
+
+def test_a_folder_with_other_files_is_left_alone(stand):
+    stand.run.path.mkdir()
+    (stand.run.path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is not a run folder"):
+        stand.begin()
+
+
+def test_what_a_detached_start_wrote_before_does_not_stand_in_the_way(stand):
+    stand.run.path.mkdir()
+    stand.run.launch_log.touch()
+    stand.begin()
+
+
+def test_nothing_is_resumed_where_no_run_is(stand):
+    with pytest.raises(UserError, match="There is nothing to resume in"):
+        stand.resume()
+
+
+def test_without_a_checkpoint_a_run_goes_on_only_if_other_hosts_may_have_one(stand):
+    stand.begin()
+    stand.checkpoint_step = None
+    with pytest.raises(UserError, match="There is no checkpoint to resume in"):
+        stand.resume()
+    stand.resume(is_all_here=False)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "words"),
+    [(0, "at least 1, not 0"), (5, "5 workers cannot share 4 virtual workers: use --workers 4")],
+)
+def test_a_number_of_workers_that_cannot_be_is_refused_before_anything_is_written(stand, num_workers, words):
+    with pytest.raises(UsageError, match=words):
+        create_run(stand.run, stand.settings(), num_workers)
+    assert not stand.run.path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(stand):
+    stand.run.path.parent.joinpath("file").touch()
+    stand.run = RunFolder(stand.run.path.parent / "file" / "run")
+    with pytest.raises(UserError, match="cannot be written: Not a directory"):
+        stand.begin()

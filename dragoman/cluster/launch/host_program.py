@@ -1,4 +1,4 @@
-"""What runs on every host of a run: `python -m dragoman.cluster.host SILENCE [OUTPUT]`, told what to do in JSON lines.
+"""What runs on every host of a run, told what to do in JSON lines: `python -m … SILENCE [OUTPUT]`.
 
 It answers questions about the machine, then runs the workers of one attempt after another. It lives as long as its
 launcher: when standard input closes, or nothing has been heard for SILENCE seconds, it ends its workers and itself, so
@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dragoman.cluster.agent_spec import AttemptSpec
-from dragoman.cluster.facts import gather_facts, own_addresses
 from dragoman.cluster.heartbeat import PAUSE_SIGNAL
-from dragoman.cluster.reach import Listener, free_port, interface_of, reachable_address
+from dragoman.cluster.launch.agent_spec import AttemptSpec
+from dragoman.cluster.launch.facts import gather_facts
+from dragoman.cluster.reach import Listener, free_port, interface_of, own_addresses, reachable_address
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
@@ -118,7 +118,7 @@ class HostProgram:
 
     def _do_start(self, request: Message) -> Message:
         """Runs the workers of one attempt to their end, which may take days."""
-        from dragoman.cluster.agent import WorkerGroup
+        from dragoman.cluster.launch.agent import WorkerGroup
 
         workers = self._workers = WorkerGroup(AttemptSpec.from_json(request["spec"]))
         try:
@@ -132,16 +132,15 @@ class HostProgram:
         return {"ended": {"failures": told, "last_beat": last_beat.to_json(), "error": None}}
 
     def _listen(self) -> None:
-        """Hears the launcher; what concerns workers that run is done at once, the rest in turn."""
+        """Hears the launcher, until it is silent or says what it never would: then it is no longer there."""
         buffer = b""
-        while True:
-            readable, _, _ = select.select([0], [], [], self._patience)
-            received = os.read(0, 2**16) if readable else b""
-            if not received:
-                self._end()
-            *lines, buffer = (buffer + received).split(b"\n")
-            for line in lines:
-                self._hear(json.loads(line))
+        try:
+            while select.select([0], [], [], self._patience)[0] and (received := os.read(0, 2**16)):
+                *lines, buffer = (buffer + received).split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+        finally:
+            self._end()
 
     def _hear(self, message: Message) -> None:
         workers = self._workers
@@ -184,7 +183,7 @@ class HostProgram:
 
 def _import_agent() -> None:
     """Torch takes two seconds to import: in the background, while the other checks go on."""
-    import dragoman.cluster.agent  # noqa: F401
+    import dragoman.cluster.launch.agent  # noqa: F401
 
 
 if __name__ == "__main__":

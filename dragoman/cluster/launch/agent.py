@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dragoman.cluster.agent_spec import AttemptSpec
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import FOLDER_VARIABLE, STACK_SIGNAL, Beat, read_beat, stacks_path
+from dragoman.cluster.launch.agent_spec import AttemptSpec
 
 MEETING_SECONDS = 60
 """How long an agent waits for the agents of the other hosts."""
@@ -45,7 +45,7 @@ class WorkerGroup:
         os.environ[FOLDER_VARIABLE] = self._folder.name
         with self._folder:
             try:
-                elastic_launch(self._config(), sys.executable)("-m", self._spec.module, *self._spec.arguments)
+                elastic_launch(self._config(), sys.executable)("-P", "-m", self._spec.module, *self._spec.arguments)
             except ChildFailedError as error:
                 return [_to_failure(rank, failure) for rank, failure in error.failures.items()], self.beats()[0]
             return [], self.beats()[0]

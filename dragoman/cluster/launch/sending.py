@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dragoman.cluster.connection import Connection, ssh_command
+from dragoman.cluster.launch.connection import Connection, ssh_command
 from dragoman.run.errors import UserError
 
 

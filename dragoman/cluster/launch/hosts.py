@@ -62,7 +62,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def _parse_host(part: str) -> Host:
-    match = re.fullmatch(rf"({_NAME.pattern})(?::(\d+))?", part.strip())
+    match = re.fullmatch(rf"({_NAME.pattern})(?::(\d{{1,9}}))?", part.strip())
     if match is None:
         raise UsageError(f"--hosts: {part!r} is not a host name with a number of workers; {_EXAMPLE}.")
     name, num_workers = match[1], match[2]

@@ -8,6 +8,8 @@ from dragoman.cluster.heartbeat import Beat
 from dragoman.run.files import write_text
 
 STOPPED_STATES = "TtD"
+ENDED_STATES = "ZX"
+"""How they ended is their agent's business; others may still be saving."""
 _STATE_WORDS = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits for a device", "Z": "is dead"}
 
 
@@ -17,6 +19,7 @@ def find_hang(beats: Sequence[Beat], timeout_seconds: float) -> Beat | None:
     A rank that waits for others is no culprit, however long it waits: one of the others may be judging or saving.
     Only when all are silent is one of the waiting looked at: a stopped process may have been stopped while it waited.
     """
+    beats = [beat for beat in beats if beat.process_state not in ENDED_STATES]
     silent = [beat for beat in beats if beat.seconds_silent > timeout_seconds]
     suspects = [beat for beat in silent if not beat.is_waiting] or (silent if len(silent) == len(beats) else [])
     return max(suspects, key=_guilt, default=None)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cluster.checks import (
+from dragoman.cluster.launch.checks import (
     Expected,
     HostFacts,
     is_data_missing,
@@ -17,10 +17,10 @@ from dragoman.cluster.checks import (
     problems_of,
     warnings_of,
 )
-from dragoman.cluster.connection import Connection, HostError, Message, Pulse
-from dragoman.cluster.facts import Facts, gather_facts
-from dragoman.cluster.hosts import Host
-from dragoman.cluster.sending import send_folder
+from dragoman.cluster.launch.connection import Connection, HostError, Message, Pulse
+from dragoman.cluster.launch.facts import Facts, gather_facts
+from dragoman.cluster.launch.hosts import Host
+from dragoman.cluster.launch.sending import send_folder
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 

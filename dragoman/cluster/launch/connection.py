@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman.cluster.hosts import Host
+from dragoman.cluster.launch.hosts import Host
 from dragoman.run.errors import UserError
 
-HOST_MODULE = "dragoman.cluster.host"
+HOST_MODULE = "dragoman.cluster.launch.host_program"
 CONNECT_SECONDS = 10
 PULSE_SECONDS = 1.0
+LAST_WORDS_SECONDS = 1.0
+"""How long to wait for what a program wrote to standard error before it ended; somebody else may hold that open."""
 SSH_FAILED = 255
 """Exit code of ssh for its own failures; others are those of the program it ran."""
 
@@ -56,12 +58,13 @@ class Connection:
         self._messages: queue.Queue[Message] = queue.Queue()
         self._last_lines: deque[str] = deque(maxlen=3)
         self._lock = threading.Lock()
+        self._words: threading.Thread | None = None
         if host.is_this_machine:
-            self._process = self._start_here(["-m", HOST_MODULE])
+            self._process = self._start_here(["-P", "-m", HOST_MODULE])
         else:
-            remote = shlex.join([sys.executable, "-m", HOST_MODULE, str(silence_seconds)])
+            remote = shlex.join([sys.executable, "-P", "-m", HOST_MODULE, str(silence_seconds)])
             self._process = self._start([*ssh_command(ssh_config), "--", host.name, f"exec {remote}"])
-            self._read_in_background(self._process.stderr, self._on_output)
+            self._words = self._read_in_background(self._process.stderr, self._on_output)
         self._read_in_background(self._process.stdout, self._on_message)
 
     def _start_here(self, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
@@ -138,7 +141,7 @@ class Connection:
             self._process.wait()
 
     @staticmethod
-    def _read_in_background(stream: IO[bytes] | None, take: Callable[[bytes | None], None]) -> None:
+    def _read_in_background(stream: IO[bytes] | None, take: Callable[[bytes | None], None]) -> threading.Thread:
         def read() -> None:
             assert stream is not None
             with contextlib.suppress(OSError, ValueError):
@@ -146,7 +149,9 @@ class Connection:
                     take(line)
             take(None)
 
-        threading.Thread(target=read, daemon=True).start()
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return thread
 
     def _on_output(self, line: bytes | None) -> None:
         if line is None:
@@ -158,6 +163,8 @@ class Connection:
     def _on_message(self, line: bytes | None) -> None:
         if line is None:
             code = self._process.wait()
+            if self._words:
+                self._words.join(LAST_WORDS_SECONDS)
             self._messages.put({"closed": self._why_closed(code)})
             return
         self.last_heard = time.monotonic()

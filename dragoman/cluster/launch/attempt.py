@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from dragoman.cluster.agent_spec import AttemptSpec
-from dragoman.cluster.connection import Message
 from dragoman.cluster.failure import Failure, describe_failure, first_cause
-from dragoman.cluster.hang import describe_hang, find_hang, save_hang_report
 from dragoman.cluster.heartbeat import Beat
-from dragoman.cluster.hosts import Host
-from dragoman.cluster.muster import ReadyHost
+from dragoman.cluster.launch.agent_spec import AttemptSpec
+from dragoman.cluster.launch.connection import Message
+from dragoman.cluster.launch.hang import describe_hang, find_hang, save_hang_report
+from dragoman.cluster.launch.hosts import Host
+from dragoman.cluster.launch.muster import ReadyHost
 from dragoman.run.folder import RunFolder
 
 TICK_SECONDS = 0.1
@@ -22,6 +22,8 @@ REPEAT_SECONDS = 1.0
 """Between two times a host is asked to stop: workers that are still starting miss the first."""
 END_SECONDS = 10.0
 """How long a host may take to end workers that are to be killed."""
+CAUSE_SECONDS = 2.0
+"""How long to wait for what other hosts say of a failure."""
 CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
 """Set to "stderr", it keeps workers' lines off standard output, which then is for JSON alone."""
 
@@ -138,6 +140,7 @@ class Attempt:
             case {"ended": {"failures": failures, "last_beat": beat, "error": error}}:
                 each.has_ended, each.error = True, error
                 each.last_beat = Beat(**beat) if beat else None
+                self.step = max(self.step, each.last_beat.step if each.last_beat else 0)
                 each.failures = [self._place(Failure(**failure), each.host) for failure in failures]
             case {"closed": reason}:
                 each.closed = str(reason)
@@ -171,7 +174,7 @@ class Attempt:
 
     def _on_failure(self, failed: Sequence[_Progress]) -> Outcome:
         """Waits a moment for what other hosts say: theirs may be the cause, and this one's the echo."""
-        self._wait_for_end(seconds=2.0)
+        self._wait_for_end(CAUSE_SECONDS)
         failures = [failure for each in self._hosts for failure in each.failures]
         if not failures:
             return self._give_up(f"{failed[0].host.name}: the workers did not find each other ({failed[0].error}).")

@@ -4,14 +4,16 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from dragoman.cluster.connection import Pulse
-from dragoman.cluster.hosts import Host
-from dragoman.cluster.muster import Muster, Wishes
+from dragoman.cluster.launch.connection import Pulse
+from dragoman.cluster.launch.hosts import Host
+from dragoman.cluster.launch.muster import Muster, Wishes
 
 LOOK_SECONDS = 5.0
 FAILED_RETURN_SECONDS = 60.0
 """A host that came back and could not be used is left alone for so long, and longer each time: taking it back costs
 the others a restart."""
+SETTLED_SECONDS = 600.0
+"""One that was lost again after so long had really come back."""
 
 
 @dataclass
@@ -20,6 +22,7 @@ class _Absence:
     num_failed_returns: int = 0
     look_after: float = 0.0
     is_back: bool = False
+    returned_at: float = 0.0
 
 
 @dataclass
@@ -40,7 +43,8 @@ class LostHosts:
     def add(self, host: Host, reason: str) -> None:
         """From now on a host is missing; one that had just come back is trusted less."""
         before = self._returned.pop(host, None)
-        num_failed = before.num_failed_returns + 1 if before else 0
+        is_vain = before is not None and time.monotonic() - before.returned_at < SETTLED_SECONDS
+        num_failed = before.num_failed_returns + 1 if before and is_vain else 0
         self._absent[host] = _Absence(reason, num_failed, time.monotonic() + num_failed * FAILED_RETURN_SECONDS)
 
     @property
@@ -52,6 +56,7 @@ class LostHosts:
         """Those that are back are no longer missing."""
         for host, absence in list(self._absent.items()):
             if absence.is_back:
+                absence.returned_at = time.monotonic()
                 self._returned[host] = self._absent.pop(host)
 
     def close(self) -> None:

@@ -12,8 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import dragoman
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
@@ -107,15 +105,3 @@ def count_gpus() -> int:
     if visible is not None:
         return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
-
-
-def own_addresses() -> list[tuple[str, str]]:
-    """(interface, address) of this machine, IPv4, loopback last."""
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
-        (name, entry.address)
-        for name, entries in psutil.net_if_addrs().items()
-        for entry in entries
-        if entry.family == socket.AF_INET and name in up
-    ]
-    return sorted(found, key=lambda item: item[1].startswith("127."))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cluster.facts import Facts
+from dragoman.cluster.launch.facts import Facts
 
 CLOCK_WARNING_SECONDS = 2.0
 CLOCK_ERROR_SECONDS = 60.0

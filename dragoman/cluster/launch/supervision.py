@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
-from dragoman.cluster.attempt import CONSOLE_VARIABLE, Attempt, Outcome, Wish, threads_per_worker
-from dragoman.cluster.connection import HostError, Pulse
-from dragoman.cluster.hosts import Host
-from dragoman.cluster.lost_hosts import LostHosts
-from dragoman.cluster.muster import Muster, ReadyHost, Wishes
+from dragoman.cluster.launch.attempt import CONSOLE_VARIABLE, Attempt, Outcome, Wish, threads_per_worker
+from dragoman.cluster.launch.connection import HostError, Pulse
+from dragoman.cluster.launch.hosts import Host
+from dragoman.cluster.launch.lost_hosts import LostHosts
+from dragoman.cluster.launch.muster import Muster, ReadyHost, Wishes
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested
 
@@ -113,6 +113,7 @@ class _Supervisor:
                 return outcome.reason
             cause = self._after(outcome)
             if (gathered := self._gather_again()) is None:
+                clear_stop_request(self._plan.wishes.run)
                 return SIGNAL
             hosts = gathered
 
@@ -179,7 +180,7 @@ class _Supervisor:
         self._farthest_step = max(self._farthest_step, outcome.step)
         if self._num_in_vain > self._plan.max_restarts:
             raise UserError(
-                f"{cause} The run was started again {self._num_in_vain - 1} times without getting any further; "
+                f"{cause} Starting the run again did not get it any further (tried: {self._num_in_vain - 1}); "
                 "nothing saved is lost: the same command with --resume continues."
             )
         self._num_restarts += 1

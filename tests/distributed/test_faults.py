@@ -1,0 +1,254 @@
+"""What comes from outside costs a run a moment and nothing it has learned: kills, hangs and signals, at bad moments."""
+
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import psutil
+import pytest
+from program import (
+    Run,
+    Training,
+    last_note,
+    latest_step,
+    learned_bytes,
+    read_records,
+    run_dragoman,
+    train_losses,
+    wait_until,
+)
+
+from dragoman.corpus.builtin import write_builtin_corpus
+from dragoman.corpus.prepare import prepare_corpus
+from dragoman.run.folder import RunFolder
+from dragoman.run.preparation import PrepareSettings, TokenizerSettings
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+NUM_STEPS = 50  # of the shared configuration
+SEED = random.randrange(10**6)  # other steps each time; printed where a test fails
+Start = Callable[..., Training]
+LONGEST_RESTART_SECONDS = 30  # 15 on a quiet machine, which benchmarks/faults.py sees to
+EVALUATING = ("judging the dev set", "translating the dev set")
+LONG_EVALUATION = ["--set", "evaluation.max_sentences=600", "--set", "evaluation.length_penalty=9"]
+"""With a weight on length the hardly trained model talks until it is cut off."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As for all tests, but with enough dev sentences to be met while they are translated."""
+    folder = tmp_path_factory.mktemp("long-dev")
+    corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=600, num_test=20)
+    settings = PrepareSettings.of_files(
+        [corpus.train.source],
+        [corpus.train.target],
+        dev=([corpus.dev.source], [corpus.dev.target]),
+        tokenizer=TokenizerSettings(vocab_size=500),
+    )
+    prepare_corpus(settings, folder / "prepared", say=lambda _: None)
+    return folder / "prepared"
+
+
+@pytest.fixture
+def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as it is without trouble; made once for all tests."""
+    run = tmp_path_factory.getbasetemp() / "undisturbed-by-faults"
+    if not run.exists():
+        run_dragoman("train", config, "--workers", 2, "--run-dir", run)
+    return run
+
+
+@pytest.fixture
+def start(config: Path, tmp_path: Path) -> Start:
+    """Starts the same run again, two workers, with settings that do not change what it learns."""
+    return lambda *arguments: Training(tmp_path / "run", config, "--workers", 2, *arguments)
+
+
+def assert_ends_like(run: Path, undisturbed: Path) -> None:
+    assert learned_bytes(run, NUM_STEPS) == learned_bytes(undisturbed, NUM_STEPS)
+    assert train_losses(run) == train_losses(undisturbed)
+    assert not list((run / "checkpoints").glob(".*"))
+
+
+def seconds_to_next_step(run: Path, fault_time: float) -> float:
+    """From a fault to the first step of the workers that were started after it."""
+    restart_time = next(record["time"] for record in read_records(run, "restart") if record["time"] > fault_time)
+    return next(record["time"] for record in read_records(run, "train") if record["time"] > restart_time) - fault_time
+
+
+def catch(worker: psutil.Process, is_moment: Callable[[], bool]) -> psutil.Process:
+    """Stops a worker in the moment that is looked for: one that was only seen may be over when a signal arrives."""
+    while True:
+        wait_until(is_moment, "the moment to disturb")
+        worker.suspend()
+        if is_moment():
+            return worker
+        worker.resume()
+
+
+def is_evaluating(worker: psutil.Process) -> bool:
+    return last_note(worker) in EVALUATING
+
+
+def is_saving(run: Path) -> bool:
+    return any((run / "checkpoints").glob(".step-*.partial"))
+
+
+# Killed
+
+
+def test_killed_workers_are_started_again_and_nothing_changes(start: Start, undisturbed: Path):
+    steps = sorted(random.Random(SEED).sample(range(3, 45), 2))
+    print(f"seed {SEED}: killing at steps {steps}")
+    fault_times = []
+    with start() as training:
+        for rank, step in enumerate(steps):
+            training.wait_for_step(step)
+            training.worker(rank).kill()
+            fault_times.append(time.time())
+            wait_until(lambda: len(read_records(training.run, "restart")) == len(fault_times), "the restart")
+        training.end()
+    assert_ends_like(training.run, undisturbed)
+    for rank, restart in enumerate(read_records(training.run, "restart")):
+        assert f"Worker {rank} on {socket.gethostname()} was killed (SIGKILL)" in restart["cause"]
+    assert max(seconds_to_next_step(training.run, each) for each in fault_times) < LONGEST_RESTART_SECONDS
+
+
+def test_a_worker_killed_while_it_judges_judges_again(start: Start, undisturbed: Path):
+    with start("--set", "evaluation.max_sentences=150", "--set", "evaluation.evaluate_every=30") as training:
+        training.wait_for_step(25)
+        worker = training.worker(1)
+        catch(worker, lambda: is_evaluating(worker)).kill()
+        training.end()
+    assert_ends_like(training.run, undisturbed)
+    assert [record["step"] for record in read_records(training.run, "evaluation")] == [30, NUM_STEPS]
+    assert len(read_records(training.run, "restart")) == 1
+
+
+def test_a_worker_killed_while_it_saves_leaves_nothing_half(start: Start, undisturbed: Path):
+    with start("--set", "checkpoints.save_every=1") as training:
+        training.wait_for_step(20)
+        worker = catch(training.worker(0), lambda: is_saving(training.run))
+        newest_whole = RunFolder(training.run).checkpoint_steps()[-1]
+        worker.kill()
+        training.end()
+    assert_ends_like(training.run, undisturbed)
+    assert [record["step"] for record in read_records(training.run, "restart")] == [newest_whole]
+
+
+@pytest.mark.slow
+def test_the_program_that_holds_the_workers_may_be_killed_too(start: Start, undisturbed: Path):
+    with start() as training:
+        training.wait_for_step(20)
+        training.host_program().kill()
+        fault_time = time.time()
+        training.end()
+    assert_ends_like(training.run, undisturbed)
+    assert seconds_to_next_step(training.run, fault_time) < LONGEST_RESTART_SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_twenty_five_kills_at_random_moments_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    measured = import_module("faults").measure_kills(tmp_path, num_kills=25, seed=SEED)
+    print(f"seed {SEED}: {measured}")
+    assert measured["is_bit_identical"]
+    assert measured["restarts"] == 25
+    assert measured["restart_seconds"]["max"] < LONGEST_RESTART_SECONDS
+
+
+# Stopped
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Start, undisturbed: Path, rank: int):
+    with start("--hang-timeout", 5) as training:
+        training.wait_for_step(20)
+        worker = training.worker(rank)
+        worker.suspend()
+        fault_time = time.time()
+        done = training.end()
+    assert_ends_like(training.run, undisturbed)
+    guilty = f"Rank {rank} on {socket.gethostname()} hangs at step "
+    assert guilty in done.stderr
+    assert f"process {worker.pid} is stopped" in done.stderr
+    (report,) = training.run.glob("hang-*.txt")
+    assert str(report) in done.stderr
+    sentence, first_stack, _ = report.read_text(encoding="utf-8").split("== rank ")
+    assert guilty in sentence
+    assert first_stack.startswith(f"{rank} on {socket.gethostname()}, process {worker.pid} ")
+    assert "dragoman/training/trainer.py" in first_stack
+    (restart,) = read_records(training.run, "restart")
+    assert restart["time"] - fault_time < 5 + LONGEST_RESTART_SECONDS
+
+
+# Asked to end
+
+
+def test_a_signal_cuts_an_evaluation_short_and_the_resumed_run_makes_it(dragoman: Run, start: Start, undisturbed: Path):
+    settings = ["--set", "evaluation.evaluate_every=30", "--set", "evaluation.beam_size=16"]
+    with start(*settings, *LONG_EVALUATION) as training:  # which would take 15 s
+        training.wait_for_step(25)
+        worker = training.worker(0)
+        wait_until(lambda: is_evaluating(worker), "an evaluation")
+        begin = time.monotonic()
+        training.send_signal(signal.SIGTERM)
+        training.end()
+    assert time.monotonic() - begin < 8
+    assert latest_step(training.run) == 30
+    assert not read_records(training.run, "evaluation")
+    dragoman("train", "--resume", "--workers", 2, "--run-dir", training.run, "--set", "evaluation.max_sentences=4")
+    assert [record["step"] for record in read_records(training.run, "evaluation")] == [30, NUM_STEPS]
+    assert_ends_like(training.run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_signal_while_a_checkpoint_is_written_lets_it_end_and_saves_the_last_step(
+    dragoman: Run, start: Start, undisturbed: Path
+):
+    with start("--set", "checkpoints.save_every=1") as training:
+        training.wait_for_step(10)
+        worker = catch(training.worker(0), lambda: is_saving(training.run))
+        training.send_signal(signal.SIGTERM)
+        worker.resume()
+        training.end()
+    assert latest_step(training.run) == read_records(training.run, "train")[-1]["step"] < NUM_STEPS
+    dragoman("train", "--resume", "--workers", 2, "--run-dir", training.run)
+    assert_ends_like(training.run, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_a_signal_right_after_the_start_breaks_nothing(start: Start, undisturbed: Path, phase: int):
+    seconds = random.Random(f"{SEED} {phase}").uniform(2 * phase, 2 * phase + 2)
+    print(f"seed {SEED}: SIGTERM after {seconds:.2f} s")
+    with start("--continue") as training:
+        time.sleep(seconds)
+        training.send_signal(signal.SIGTERM)
+        # In the first moments Python itself ends: nothing has been begun that could be ended in good order.
+        done = training.end(0, 1, -signal.SIGTERM, seconds=20)
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("dragoman: ")]
+    assert len(sentences) == (done.returncode == 1)
+    with start("--continue") as training:
+        training.end()
+    assert_ends_like(training.run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_even_a_run_that_hangs(dragoman: Run, start: Start, undisturbed: Path):
+    with start() as training:
+        training.wait_for_step(20)
+        training.worker(1).suspend()
+        training.send_signal(signal.SIGTERM)
+        wait_until(lambda: "once more to stop at once" in training.errors, "an answer")
+        begin = time.monotonic()
+        training.send_signal(signal.SIGTERM)
+        training.end()
+    assert time.monotonic() - begin < 10
+    assert 0 < latest_step(training.run) < NUM_STEPS
+    dragoman("train", "--resume", "--workers", 2, "--run-dir", training.run)
+    assert_ends_like(training.run, undisturbed)

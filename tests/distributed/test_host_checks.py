@@ -1,0 +1,165 @@
+"""What is wrong with a host is said before the first step: one sentence, with its name and what to do.
+
+Then hosts that share no folder: what they lack is sent, and each keeps what it needs to go on.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from host_runs import ONE_EACH, link_down, train_on_hosts, write_config
+from program import learned_bytes, read_records
+from rig import Rig
+from rig.ssh import create_key
+
+NUM_STEPS = 14
+
+
+@pytest.fixture
+def private(rig: Rig) -> Iterator[dict[str, Path]]:
+    """The folder that is another one on every host, by host, and as "here"; empty again afterwards."""
+    folders = {"here": rig.private} | {host.name: rig.folder / "hosts" / host.name / "private" for host in rig.hosts}
+    yield folders
+    for folder in folders.values():
+        for entry in folder.iterdir():
+            shutil.rmtree(entry)
+
+
+@pytest.fixture
+def private_config(rig: Rig, private: dict[str, Path], prepared: Path, tmp_path: Path) -> Path:
+    """A run on data that only this machine has."""
+    shutil.copytree(prepared, private["here"] / "prepared")
+    return write_config(tmp_path / "config.toml", rig.private / "prepared", f"training.max_steps={NUM_STEPS}")
+
+
+@pytest.fixture
+def shared_config(prepared: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "config.toml", prepared, f"training.max_steps={NUM_STEPS}")
+
+
+def refusal(rig: Rig, config: Path, run: Path, hosts: str = ONE_EACH) -> str:
+    """What is said of a run that is not started, and soon."""
+    begin = time.monotonic()
+    done = train_on_hosts(rig, hosts, run, config, code=1)
+    assert time.monotonic() - begin < 20
+    assert done.stderr.startswith("dragoman: ")
+    assert not (run / "checkpoints").exists()
+    return done.stderr.removeprefix("dragoman: ").strip()
+
+
+# Data and runs
+
+
+def test_missing_data_is_found_and_the_way_to_send_it_named(rig: Rig, private_config: Path, tmp_path: Path):
+    said = refusal(rig, private_config, tmp_path / "run")
+    for host in ("h1", "h2"):
+        assert f"{host} has no whole prepared corpus in {rig.private / 'prepared'}, this machine has " in said
+    assert "let --send-data do it" in said
+
+
+def test_other_data_is_found_and_both_named(
+    rig: Rig, private: dict[str, Path], private_config: Path, prepared: Path, tmp_path: Path
+):
+    shutil.copytree(prepared, private["h1"] / "prepared")
+    manifest = shutil.copytree(prepared, private["h2"] / "prepared") / "manifest.json"
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    first = next(name for name in content["files"] if not name.endswith(".md"))
+    content["files"][first]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(content), encoding="utf-8")
+    said = refusal(rig, private_config, tmp_path / "run")
+    assert "h1" not in said
+    there, here = said.partition("(")[2].split(")")[0], said.rpartition("(")[2].split(")")[0]
+    assert said.startswith(f"h2 has other data in {rig.private / 'prepared'} ({there}) than this machine ({here}): ")
+    assert there != here
+
+
+def test_another_run_in_the_same_place_is_not_overwritten(
+    rig: Rig, private: dict[str, Path], shared_config: Path, tmp_path: Path
+):
+    other = private["h2"] / "run" / "config.toml"
+    other.parent.mkdir()
+    other.write_text("# somebody's\n", encoding="utf-8")
+    said = refusal(rig, shared_config, rig.private / "run")
+    assert said.startswith(f"h2 has another run in {rig.private / 'run'} (config ")
+    assert other.read_text(encoding="utf-8") == "# somebody's\n"
+    assert list(other.parent.iterdir()) == [other]
+
+
+# Reaching a host
+
+
+def test_an_unknown_name_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+    said = refusal(rig, shared_config, tmp_path / "run", hosts="h1:1,nosuchhost:1")
+    assert said.startswith("nosuchhost cannot be used: ssh failed (ssh: Could not resolve hostname nosuchhost")
+
+
+@pytest.mark.slow
+def test_a_host_that_does_not_answer_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+    with link_down(rig["h2"]):
+        said = refusal(rig, shared_config, tmp_path / "run")
+    assert said.startswith("h2 cannot be used: ssh failed (ssh: connect to host")
+    assert "timed out" in said
+
+
+def test_a_host_with_another_key_than_it_is_known_by_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+    known = rig.folder / "known_hosts"
+    before = known.read_text()
+    keys = [line.partition(" ")[2] for line in before.splitlines()]
+    known.write_text(before.replace(keys[1], keys[0]))
+    try:
+        said = refusal(rig, shared_config, tmp_path / "run")
+    finally:
+        known.write_text(before)
+    assert said.startswith("h2 cannot be used: ssh failed (")
+    assert "Host key verification failed." in said
+
+
+def test_a_refused_key_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+    authorized = rig.folder / "authorized_keys"
+    before = authorized.read_text()
+    authorized.write_text(create_key(tmp_path / "stranger", "stranger"))
+    try:
+        said = refusal(rig, shared_config, tmp_path / "run")
+    finally:
+        authorized.write_text(before)
+    assert said.startswith("h1 cannot be used: ssh failed (")
+    assert "Permission denied (publickey)" in said
+
+
+# No shared folder
+
+
+@pytest.mark.slow
+def test_hosts_that_share_nothing_are_sent_what_they_lack_and_one_can_replace_another(
+    rig: Rig, private: dict[str, Path], private_config: Path
+):
+    run = rig.private / "run"
+    done = train_on_hosts(rig, ONE_EACH, run, private_config, "--send-data")
+    for host in ("h1", "h2"):
+        assert f"Copying {rig.private / 'prepared'} to {host}." in done.stderr
+    assert f"h1 keeps the files of the run in its own {run}." in done.stderr
+    kept = {host: learned_bytes(private[host] / "run", NUM_STEPS) for host in ("h1", "h2")}
+    assert kept["h1"] == kept["h2"]
+    assert not (run / "checkpoints").exists()
+
+    shutil.rmtree(private["h1"] / "run")
+    done = train_on_hosts(rig, ONE_EACH, run, "--resume", "--set", f"training.max_steps={NUM_STEPS + 6}")
+    assert f"Continuing from the checkpoint of step {NUM_STEPS}" in done.stdout
+    assert [record["step"] for record in read_records(private["h1"] / "run", "train")] == list(range(15, 21))
+    kept = {host: learned_bytes(private[host] / "run", NUM_STEPS + 6) for host in ("h1", "h2")}
+    assert kept["h1"] == kept["h2"]
+    assert_no_secrets(rig, done.stdout + done.stderr, [folder / "run" for folder in private.values()])
+
+
+def assert_no_secrets(rig: Rig, said: str, runs: list[Path]) -> None:
+    """Neither keys nor where they are stand in what was said or in any file of the runs."""
+    key, public = rig.folder / "identity", rig.folder / "identity.pub"
+    secrets = [str(key), *key.read_text().splitlines()[1:-1], public.read_text().split()[1]]
+    files = [path for run in runs for path in run.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for secret in secrets:
+        assert secret not in said
+        assert not [path for path in files if secret.encode() in path.read_bytes()]

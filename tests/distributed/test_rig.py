@@ -1,0 +1,391 @@
+"""The rig is what it says: hosts with names, addresses, ssh and links of a rate, and nothing of it stays behind."""
+
+import ipaddress
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path
+
+import psutil
+import pytest
+from rig import Host, Rig, rig_problem
+from rig.__main__ import main
+from rig.network import free_subnet, subnets_in_use
+from rig.rate import bits_per_second, burst_bytes
+from rig.ssh import check_reach
+from rig.traces import TRACE, traces
+from rig.transfer import measure_mbit_per_second
+
+from dragoman.run.errors import UsageError, UserError
+
+TESTS = Path(__file__).parents[1]
+PROBLEM = rig_problem()
+needs_rig = pytest.mark.skipif(PROBLEM is not None, reason=PROBLEM or "")
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Tests leave its links up and their rate unlimited."""
+    if PROBLEM is not None:
+        pytest.skip(PROBLEM)
+    with Rig(folder=tmp_path_factory.mktemp("rig"), hosts=2, decoy=True) as rig:
+        yield rig
+
+
+def output(host: Host, *argv: object) -> str:
+    return host.run(list(map(str, argv)), capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+
+def ssh(rig: Rig, *arguments: object) -> list[str]:
+    return ["ssh", "-F", str(rig.ssh_config), *map(str, arguments)]
+
+
+# Names and addresses
+
+
+def test_hosts_have_names_and_addresses_of_their_own(rig: Rig):
+    assert [host.name for host in rig.hosts] == ["h1", "h2"]
+    assert rig["h2"] is rig.hosts[1]
+    for host in rig.hosts:
+        assert output(host, "hostname") == host.name
+        assert f"inet {host.address}/" in output(host, "ip", "address", "show", "dev", host.interface)
+    assert socket.gethostname() not in ("h1", "h2")
+
+
+def test_hosts_know_their_peers_by_name(rig: Rig):
+    for host in rig.hosts:
+        for peer in rig.hosts:
+            assert output(host, "getent", "hosts", peer.name).split()[0] == peer.address
+
+
+def test_a_host_sees_its_own_devices_in_sys(rig: Rig):
+    assert "adocker0" in output(rig["h1"], "ls", "/sys/class/net").split()
+    assert Path("/sys/class/net/adocker0").exists() is False
+
+
+def test_the_decoy_has_the_same_address_everywhere_and_comes_first(rig: Rig):
+    lists = [output(host, "ip", "-4", "-brief", "address", "show", "up") for host in rig.hosts]
+    for devices in lists:
+        names = [line.split()[0].partition("@")[0] for line in devices.splitlines()]
+        assert names == ["lo", "adocker0", "eth0"]
+        assert "172.17.0.1/16" in devices
+
+
+def test_commands_on_a_host_start_in_the_callers_folder_or_the_one_asked_for(rig: Rig, tmp_path: Path):
+    done = rig["h1"].run(["pwd"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == str(tmp_path)
+    assert output(rig["h1"], "pwd") == str(Path.cwd())
+
+
+# ssh
+
+
+def test_ssh_reaches_every_host_from_here_by_name_and_by_address(rig: Rig):
+    for destination, name in [("h1", "h1"), ("h2", "h2"), (rig["h2"].address, "h2")]:
+        done = subprocess.run(ssh(rig, destination, "hostname"), capture_output=True, text=True, timeout=20)
+        assert (done.stdout.strip(), done.stderr) == (name, "")
+
+
+def test_ssh_reaches_a_host_from_another(rig: Rig):
+    assert output(rig["h1"], *ssh(rig, "h2", "hostname")) == "h2"
+    assert output(rig["h2"], *ssh(rig, "h1", "hostname")) == "h1"
+
+
+def test_ssh_refuses_a_host_with_the_key_of_another(rig: Rig, tmp_path: Path):
+    keys = [line.split(" ", 1) for line in (rig.folder / "known_hosts").read_text().splitlines()]
+    swapped = tmp_path / "known_hosts"
+    swapped.write_text(f"{keys[0][0]} {keys[1][1]}\n{keys[1][0]} {keys[0][1]}\n")
+    command = ssh(rig, "-o", f"UserKnownHostsFile={swapped}", "h1", "hostname")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 255
+    assert "Host key verification failed" in done.stderr
+
+
+def test_ssh_refuses_a_key_that_is_not_the_rigs(rig: Rig, tmp_path: Path):
+    stranger = tmp_path / "stranger"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
+    config = tmp_path / "ssh_config"
+    config.write_text(rig.ssh_config.read_text().replace(str(rig.folder / "identity"), str(stranger)))
+    done = subprocess.run(["ssh", "-F", config, "h1", "hostname"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 255
+    assert "Permission denied (publickey)" in done.stderr
+
+
+def test_processes_of_an_ssh_session_live_on_the_host_and_only_there(rig: Rig):
+    assert wait_until(lambda: rig["h1"].processes() == rig["h2"].processes() == [])  # sessions of other tests end
+    with subprocess.Popen(ssh(rig, "h1", "sleep 20")) as session:
+        assert wait_until(lambda: "sleep" in names_of(rig["h1"].processes()))
+        assert rig["h2"].processes() == []
+        session.terminate()
+        for pid in rig["h1"].processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    assert wait_until(lambda: rig["h1"].processes() == [])
+
+
+# Files
+
+
+def test_the_private_folder_is_private_and_the_rest_is_shared(rig: Rig, tmp_path: Path):
+    output(rig["h1"], "touch", rig.private / "data", tmp_path / "shared")
+    assert output(rig["h1"], "ls", rig.private) == "data"
+    assert output(rig["h2"], "ls", rig.private) == ""
+    assert list(rig.private.iterdir()) == []
+    assert output(rig["h2"], "ls", tmp_path / "shared") == str(tmp_path / "shared")
+
+
+# Links
+
+
+@pytest.fixture
+def limited_to_100_mbit(rig: Rig) -> Iterator[None]:
+    for host in rig.hosts:
+        host.set_rate("100mbit")
+    yield
+    for host in rig.hosts:
+        host.set_rate(None)
+
+
+@pytest.mark.usefixtures("limited_to_100_mbit")
+def test_a_link_has_the_rate_it_was_given_in_both_directions(rig: Rig):
+    h1, h2 = rig.hosts
+    sent, received = h1.bytes_sent(), h2.bytes_received()
+    assert 85 < measure_mbit_per_second(h1, h2) < 105
+    assert h1.bytes_sent() - sent > 10_000_000
+    assert h2.bytes_received() - received > 10_000_000
+    assert 85 < measure_mbit_per_second(h2, h1) < 105
+
+
+def test_one_limited_host_limits_what_it_receives_too(rig: Rig):
+    h1, h2 = rig.hosts
+    h2.set_rate("200mbit")
+    try:
+        assert 150 < measure_mbit_per_second(h1, h2) < 210
+    finally:
+        h2.set_rate(None)
+    assert measure_mbit_per_second(h1, h2, seconds=0.3) > 300
+
+
+def test_a_link_that_is_down_carries_nothing_and_keeps_its_connections(rig: Rig):
+    host = rig["h2"]
+    with host.popen([sys.executable, "-c", ECHO, host.address], stdout=subprocess.PIPE, text=True) as echo:
+        port = int(echo.stdout.readline())
+        with socket.create_connection((host.address, port), timeout=0.5) as connection:
+            assert exchange(connection, b"one") == b"one"
+            host.link_down()
+            try:
+                with pytest.raises(TimeoutError):
+                    exchange(connection, b"two")
+            finally:
+                host.link_up()
+            connection.settimeout(10)
+            assert connection.recv(100) == b"two"
+
+
+def test_hosts_do_not_reach_each_other_while_a_link_is_down(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rig.ssh.PATIENCE_SECONDS", 1)
+    h1, h2 = rig.hosts
+    h2.link_down()
+    try:
+        with pytest.raises(UserError, match="h1 does not reach h2"):
+            check_reach(h1, h2)
+    finally:
+        h2.link_up()
+    assert output(h1, *ssh(rig, "h2", "hostname")) == "h2"
+
+
+@pytest.mark.parametrize(
+    ("rate", "bits", "burst"),
+    [("500kbit", 5e5, 16_384), ("100mbit", 1e8, 125_000), ("2.5gbit", 2.5e9, 3_125_000)],
+)
+def test_a_rate_is_read_and_gets_a_bucket_for_10_ms(rate: str, bits: float, burst: int):
+    assert bits_per_second(rate) == bits
+    assert burst_bytes(rate) == burst
+
+
+@pytest.mark.parametrize("rate", ["", "fast", "100", "100mbps", "0mbit", "-1gbit", "1gbit; true"])
+def test_a_rate_that_is_none_is_refused_before_anything_is_built(rate: str, tmp_path: Path):
+    with pytest.raises(UsageError, match="is not one like"):
+        Rig(folder=tmp_path / "rig", rate=rate)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Several rigs, and what stays behind
+
+
+@needs_rig
+def test_two_rigs_at_once_do_not_meet(rig: Rig, tmp_path: Path):
+    with Rig(folder=tmp_path / "second", hosts=1) as second:
+        assert second["h1"].address not in {host.address for host in rig.hosts}
+        assert second["h1"].link != rig["h1"].link
+        assert output(second["h1"], "hostname") == "h1"
+    assert output(rig["h1"], "hostname") == "h1"  # taking down the second left the first alone
+
+
+@needs_rig
+def test_nothing_stays_behind_after_an_error_in_the_block(tmp_path: Path):
+    folder = tmp_path / "rig"
+
+    def use_and_fail() -> None:
+        with Rig(folder=folder, hosts=1, rate="1gbit", decoy=True) as rig:
+            sleepers.append(rig["h1"].popen(["sleep", "600"]))
+            links.append(rig["h1"].link)
+            raise RuntimeError("the test fails")
+
+    sleepers: list[subprocess.Popen[bytes]] = []
+    links: list[str] = []
+    with pytest.raises(RuntimeError, match="the test fails"):
+        use_and_fail()
+    assert sleepers[0].wait(timeout=5) == -signal.SIGKILL
+    assert traces_of(os.getpid(), TRACE.fullmatch(links[0])["rig"]) == []
+    assert mounts_naming(folder) == []
+
+
+@needs_rig
+def test_nothing_stays_behind_when_a_host_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before = traces_of(os.getpid())
+    monkeypatch.setattr("rig.ssh.SERVER_CONFIG", "NoSuchSetting yes\n")
+    with pytest.raises(UserError, match=r"does not answer.*NoSuchSetting"), Rig(folder=tmp_path / "rig", hosts=2):
+        pass
+    assert traces_of(os.getpid()) == before
+    assert mounts_naming(tmp_path) == []
+
+
+@needs_rig
+@pytest.mark.parametrize(("ending", "code"), [("SIGTERM", 143), ("SIGINT", 0), ("SIGHUP", 129), ("end of input", 0)])
+def test_the_command_takes_its_rig_down(ending: str, code: int):
+    with held_rig() as (process, folder):
+        assert traces_of(process.pid)
+        assert mounts_naming(folder)
+        if ending == "end of input":
+            process.stdin.close()
+        else:
+            process.send_signal(signal.Signals[ending])
+        assert process.wait(timeout=20) == code
+        assert traces_of(process.pid) == []
+        assert mounts_naming(folder) == []
+        assert not folder.exists()
+
+
+@needs_rig
+def test_a_killed_rig_is_removed_by_the_next_one(tmp_path: Path):
+    with held_rig() as (process, folder):
+        process.kill()
+        process.wait()
+        assert traces_of(process.pid)
+        with Rig(folder=tmp_path / "rig", hosts=1):
+            assert traces_of(process.pid) == []
+            assert mounts_naming(folder) == []
+
+
+@needs_rig
+def test_the_subnet_of_a_rig_is_not_free_for_another(rig: Rig):
+    address = ipaddress.IPv4Address(rig["h1"].address)
+    used = list(subnets_in_use())
+    assert any(address in subnet for subnet in used if subnet.prefixlen > 0)
+    assert address not in free_subnet(used)
+
+
+def test_a_machine_with_routes_to_every_private_range_is_told():
+    with pytest.raises(UserError, match="No free subnet"):
+        free_subnet([ipaddress.IPv4Network("0.0.0.0/0")])
+
+
+@needs_rig
+def test_a_folder_serves_one_rig_only(rig: Rig):
+    with pytest.raises(UsageError, match="already used by a rig"):
+        Rig(folder=rig.folder)
+
+
+# Where it cannot run
+
+
+def test_without_root_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("sys.argv", ["rig"])
+    assert main() == 1
+    assert "needs root" in capsys.readouterr().err
+
+
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("rig.requirements.find_tool", lambda name: None if name in ("tc", "sshd") else f"/bin/{name}")
+    assert "needs tc, sshd" in rig_problem()
+
+
+def test_missing_privileges_are_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("rig.requirements.find_tool", lambda name: "/bin/false")
+    monkeypatch.setattr("rig.requirements.tool", lambda name: "/bin/false")
+    assert "cannot make namespaces" in rig_problem()
+
+
+# What the tests use
+
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+print(server.getsockname()[1], flush=True)
+connection, _ = server.accept()
+while data := connection.recv(100):
+    connection.sendall(data)
+"""
+
+
+def exchange(connection: socket.socket, data: bytes) -> bytes:
+    connection.sendall(data)
+    return connection.recv(100)
+
+
+def names_of(pids: list[int]) -> list[str]:
+    names = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            names.append(psutil.Process(pid).name())
+    return names
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_so()
+
+
+@contextmanager
+def held_rig() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A rig held by `python -m rig`, and its folder."""
+    command = [sys.executable, "-m", "rig", "--hosts", "2", "--rate", "100mbit"]
+    with subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        usage = "".join(takewhile(lambda line: not line.startswith("Ctrl-C"), process.stdout))
+        config = re.search(r"--hosts h1:2,h2:2 --ssh-config (\S+)", usage)
+        assert config, "the rig did not come up"
+        folder = Path(config[1]).parent
+        try:
+            yield process, folder
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+            shutil.rmtree(folder, ignore_errors=True)  # a killed one could not
+
+
+def traces_of(owner: int, rig_name: str | None = None) -> list[str]:
+    found = [trace for trace in traces() if int(trace["owner"]) == owner]
+    return [trace.string for trace in found if rig_name in (None, trace["rig"])]
+
+
+def mounts_naming(folder: Path) -> list[str]:
+    """Mounts of any process with the folder in them: a host's mounts live as long as a process there."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/mountinfo"):
+        with suppress(OSError):
+            lines += [line for line in path.read_text().splitlines() if str(folder) in line]
+    return lines

@@ -1,0 +1,89 @@
+"""Training on the hosts of a rig, and what lives on them meanwhile."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from program import WORKER_MODULE, Training, environment_of, run_dragoman, runs_module, wait_until
+from rig import Host, Rig
+
+from dragoman.run.config import build_settings, dump_settings
+
+# All hosts share the cores of this machine: more threads than cores would only get in each other's way.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ONE_EACH = "h1:1,h2:1"
+TWO_EACH = "h1:2,h2:2"
+
+TINY_RUN = {
+    "model": {"preset": "tiny", "width": 32, "feed_forward": 64},
+    "training": {
+        "global_batch_tokens": 800,
+        "virtual_workers": 4,
+        "schedule": "fixed",
+        "learning_rate": 3e-3,
+        "warmup_steps": 10,
+        "log_every": 1,
+    },
+    "evaluation": {"max_sentences": 4, "beam_size": 2},
+    "checkpoints": {"save_every": 7, "keep_best": 0},
+    "cluster": {"host_timeout": 5},
+}
+
+
+def write_config(path: Path, prepared: Path, *overrides: str) -> Path:
+    """A tiny run on a prepared corpus, every step logged, with settings changed as by --set."""
+    settings = build_settings(TINY_RUN | {"data": {"prepared": str(prepared)}}, overrides)
+    path.write_text(dump_settings(settings), encoding="utf-8")
+    return path
+
+
+def hosts_options(rig: Rig, hosts: str) -> list[object]:
+    return ["--hosts", hosts, "--ssh-config", rig.ssh_config]
+
+
+def train_here(num_workers: int, run: Path, *arguments: object) -> Path:
+    """A run on this machine alone, to compare with."""
+    run_dragoman("train", *arguments, "--workers", num_workers, "--run-dir", run, env=os.environ | ONE_THREAD)
+    return run
+
+
+def train_on_hosts(
+    rig: Rig, hosts: str, run: Path, *arguments: object, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Trains to the end and insists on the exit code, and that nothing is left on any host."""
+    options = [*arguments, *hosts_options(rig, hosts), "--run-dir", run]
+    done = run_dragoman("train", *options, code=code, env=os.environ | ONE_THREAD)
+    wait_until_deserted(rig)
+    return done
+
+
+def training_on_hosts(rig: Rig, hosts: str, run: Path, *arguments: object) -> Training:
+    """Training that goes on while the test looks at it and disturbs it."""
+    return Training(run, *arguments, *hosts_options(rig, hosts), environment=ONE_THREAD)
+
+
+@contextmanager
+def link_down(host: Host) -> Iterator[None]:
+    """While active, nothing reaches the host and nothing comes from it."""
+    host.link_down()
+    try:
+        yield
+    finally:
+        host.link_up()
+
+
+def worker_on(host: Host) -> psutil.Process:
+    """The worker of the lowest rank on a host; one must be there."""
+    living = set(host.processes())
+    processes = [process for process in psutil.process_iter() if process.pid in living]
+    workers = [process for process in processes if runs_module(process, WORKER_MODULE)]
+    return min(workers, key=lambda worker: int(environment_of(worker).get("RANK", "0")))
+
+
+def wait_until_deserted(rig: Rig, seconds: float = 5) -> None:
+    """Returns when nothing lives on any host; what has just ended may still be on its way out."""
+    for host in rig.hosts:
+        wait_until(lambda host=host: not host.processes(), f"the end of all processes on {host.name}", seconds)

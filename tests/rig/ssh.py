@@ -1,0 +1,113 @@
+"""ssh of the rig: keys made for it alone, an sshd for each host, a client configuration that trusts exactly these."""
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from dragoman.run.errors import UserError
+from rig.host import Host, inside, start_inside
+from rig.tools import run_tool, tool
+
+PORT = 22
+PATIENCE_SECONDS = 15
+LOG_NAME = "sshd.log"
+SEPARATION_FOLDER = Path("/run/sshd")  # sshd insists on it; the system makes it only where it starts sshd itself
+
+SERVER_CONFIG = """\
+ListenAddress {address}:{port}
+HostKey {folder}/host_key
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {authorized_keys}
+AuthenticationMethods publickey
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UsePAM no
+StrictModes no
+UseDNS no
+PrintMotd no
+PrintLastLog no
+# Many workers may knock at once; by default sshd drops some of them at random.
+MaxStartups 100
+MaxSessions 100
+Subsystem sftp internal-sftp
+"""
+
+CLIENT_CONFIG_HOST = """\
+Host {name} {address}
+    HostName {address}
+"""
+
+CLIENT_CONFIG_ALL = """\
+Host *
+    User root
+    IdentityFile {identity}
+    IdentitiesOnly yes
+    BatchMode yes
+    UserKnownHostsFile {known_hosts}
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+"""
+
+
+def create_key(path: Path, comment: str) -> str:
+    """Makes a key pair without a passphrase and gives its public half."""
+    run_tool("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
+    return path.with_name(f"{path.name}.pub").read_text(encoding="ascii")
+
+
+def write_client_config(path: Path, folder: Path, addresses: dict[str, str], host_keys: dict[str, str]) -> None:
+    """Writes what `ssh -F` needs to reach the hosts by name, and only them."""
+    known_hosts = folder / "known_hosts"
+    known_hosts.write_text("".join(f"{name},{addresses[name]} {key}" for name, key in host_keys.items()))
+    hosts = [CLIENT_CONFIG_HOST.format(name=name, address=address) for name, address in addresses.items()]
+    path.write_text("".join(hosts) + CLIENT_CONFIG_ALL.format(identity=folder / "identity", known_hosts=known_hosts))
+
+
+def start_server(
+    namespace: str, keeper_pid: int, folder: Path, address: str, authorized_keys: Path
+) -> "subprocess.Popen[bytes]":
+    """Starts a host's sshd with the host key and the log in the host's folder."""
+    SEPARATION_FOLDER.mkdir(mode=0o755, exist_ok=True)
+    config = folder / "sshd_config"
+    config.write_text(SERVER_CONFIG.format(address=address, port=PORT, folder=folder, authorized_keys=authorized_keys))
+    argv = [tool("sshd"), "-D", "-e", "-f", str(config)]
+    with (folder / LOG_NAME).open("wb") as log:
+        return start_inside(
+            namespace,
+            inside(keeper_pid, argv, Path("/")),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the rig's owner, who takes the host down in order
+        )
+
+
+def wait_for_server(server: "subprocess.Popen[bytes]", folder: Path, address: str) -> None:
+    """Returns when a host's sshd answers here; what it complained about explains why it does not."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not answers(address):
+        if server.poll() is not None or time.monotonic() > deadline:
+            complaint = (folder / LOG_NAME).read_text(errors="replace").strip() or "it says nothing"
+            raise UserError(f"The sshd of the rig at {address} does not answer: {complaint}")
+        time.sleep(0.02)
+
+
+def check_reach(host: Host, peer: Host) -> None:
+    """Makes sure that a host reaches another: that both are reached from here does not say so."""
+    scan = [tool("ssh-keyscan"), "-T", str(PATIENCE_SECONDS), "-t", "ed25519", peer.address]
+    if not host.run(scan, capture_output=True, check=False).stdout:
+        raise UserError(
+            f"The rig's host {host.name} does not reach {peer.name}: a firewall on this machine may drop what bridges "
+            "forward; allow it, or set net.bridge.bridge-nf-call-iptables=0 with sysctl."
+        )
+
+
+def answers(address: str) -> bool:
+    """Whether an ssh server greets at the address."""
+    try:
+        with socket.create_connection((address, PORT), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,33 @@
+"""The system's own programs (`ip`, `tc`, `sshd`, …), found and run."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from dragoman.run.errors import UserError
+
+# root's PATH need not name these when it came through `su` or a container.
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+def find_tool(name: str) -> str | None:
+    """The full path of a system program, or None if it is not installed."""
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS)))
+
+
+def tool(name: str) -> str:
+    """The full path of a system program that must be there."""
+    path = find_tool(name)
+    if path is None:
+        raise UserError(f"The rig needs the program `{name}`, which is not installed here.")
+    return path
+
+
+def run_tool(name: str, *arguments: str | Path) -> str:
+    """Runs a system program that must succeed, and gives what it printed."""
+    done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        command = " ".join(map(str, (name, *arguments)))
+        raise UserError(f"`{command}` failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,101 @@
+"""`dragoman train --detach`: the command returns when the run has begun, and the run goes on without a terminal."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from program import Run, read_records
+
+from dragoman.run.folder import RunFolder
+from dragoman.run.status import RunStatus, read_status
+
+SECONDS = 120.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunFolder]:
+    """A run folder; what still runs in it after the test is ended."""
+    run = RunFolder(tmp_path / "my run")
+    yield run
+    status = read_status(run)
+    with suppress(psutil.NoSuchProcess):
+        if status is not None and "--run-dir" in psutil.Process(status.pid).cmdline():
+            psutil.Process(status.pid).kill()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More would crawl where other tests run beside this one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def wait_for(run: RunFolder, is_it: Callable[[RunStatus], bool]) -> RunStatus:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        status = read_status(run)
+        if status is not None and is_it(status):
+            return status
+        time.sleep(0.1)
+    raise AssertionError(f"it did not happen in {SECONDS:.0f} s: {status}")
+
+
+def wait_for_end(run: RunFolder) -> RunStatus:
+    return wait_for(run, lambda status: status.state in ("finished", "stopped", "failed"))
+
+
+def test_the_run_gets_a_free_name_and_goes_on_in_a_session_of_its_own_to_its_end(
+    dragoman: Run, config: Path, tmp_path: Path
+):
+    (tmp_path / "runs" / "config").mkdir(parents=True)
+    run = RunFolder(tmp_path / "runs" / "config-2")
+    done = dragoman("train", config, "--detach", "--set", "training.max_steps=10", cwd=tmp_path)
+    status = read_status(run)
+    assert (status.state, status.step) == ("running", 0)  # it was not waited for
+    assert os.getsid(status.pid) == status.pid  # no closing terminal reaches it
+    assert psutil.Process(status.pid).terminal() is None
+    assert f"(process {status.pid})" in done.stdout
+    assert "watch runs/config-2" in done.stdout
+    assert "stop runs/config-2" in done.stdout
+    ended = wait_for_end(run)
+    assert (ended.state, ended.reason, ended.step) == ("finished", "steps", 10)
+    assert read_records(run.path, "train")[-1]["step"] == 10
+    assert "Finished after 10 steps" in run.launch_log.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_stop_ends_a_run_in_the_background(dragoman: Run, config: Path, run: RunFolder):
+    dragoman("train", config, "--detach", "--run-dir", run.path, "--set", "training.max_steps=100000")
+    wait_for(run, lambda status: status.step > 0)
+    dragoman("stop", run.path)
+    ended = wait_for_end(run)
+    assert (ended.state, ended.reason) == ("stopped", "request")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--set", "training.max_stepps=5"], 2, "max_steps"),
+        (["--set", "data.prepared=/nowhere"], 1, "/nowhere"),
+        (["--workers", "9"], 2, "9 workers cannot share 4 virtual workers"),
+    ],
+)
+def test_what_cannot_begin_is_told_at_once_with_the_exit_code_of_a_run_in_front_and_leaves_nothing(
+    dragoman: Run, config: Path, run: RunFolder, arguments: list[str], code: int, words: str
+):
+    done = dragoman("train", config, "--detach", "--run-dir", run.path, *arguments, code=code)
+    in_front = dragoman("train", config, "--run-dir", run.path, *arguments, code=code)
+    assert words in done.stderr
+    assert done.stderr == in_front.stderr
+    assert not run.path.exists()
+
+
+def test_a_run_that_exists_is_left_alone(dragoman: Run, config: Path, run: RunFolder):
+    run.path.mkdir()
+    (run.path / "thesis.tex").touch()
+    done = dragoman("train", config, "--detach", "--run-dir", run.path, code=1)
+    assert "is not a run folder" in done.stderr
+    assert [path.name for path in run.path.iterdir()] == ["thesis.tex"]

@@ -1,0 +1,72 @@
+"""The command `dragoman launch` as people type it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from program import Run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the person stands: a config, and a corpus that is somewhere else."""
+    (tmp_path / "my.toml").write_text('[data]\nprepared = "prepared"\n[training]\nvirtual_workers = 2\n')
+    return tmp_path
+
+
+def test_help_has_examples_and_imports_no_torch(dragoman: Run):
+    assert "Examples: dragoman launch" in dragoman("launch", "--help").stdout
+    program = "import sys, dragoman.cli_launch, dragoman.cluster.job_scripts.files; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_slurm_script_goes_to_standard_output(dragoman: Run, folder: Path):
+    script = dragoman("launch", "my.toml", "--for", "slurm", "--nodes", 2, "--gpus-per-node", 0, cwd=folder).stdout
+    assert script.startswith("#!/bin/bash\n")
+    assert "#SBATCH --nodes=2\n" in script
+    assert "--gpus" not in script
+    assert f"train {folder}/my.toml --run-dir {folder}/runs/my --continue" in script
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_gpus_are_one_per_worker_unless_told(dragoman: Run, folder: Path):
+    script = dragoman("launch", "my.toml", "--for", "slurm", "--workers-per-node", 2, cwd=folder).stdout
+    assert "#SBATCH --gpus-per-node=2\n" in script
+
+
+def test_a_manifest_goes_to_a_file_once(dragoman: Run, folder: Path):
+    command = ("launch", "my.toml", "--for", "kubernetes", "--name", "first", "--set", "training.max_steps=9")
+    done = dragoman(*command, "--out", "job.yaml", cwd=folder)
+    assert done.stdout == "Written to job.yaml; its first lines say how to use it.\n"
+    _, train_job = yaml.safe_load_all((folder / "job.yaml").read_text())
+    assert train_job["metadata"]["name"] == "first"
+    assert "training.max_steps=9" in train_job["spec"]["trainer"]["args"]
+    before = (folder / "job.yaml").read_bytes()
+    assert "give --force" in dragoman(*command, "--out", "job.yaml", cwd=folder, code=1).stderr
+    assert (folder / "job.yaml").read_bytes() == before
+    dragoman(*command, "--out", "job.yaml", "--force", cwd=folder)
+
+
+def test_docker_files_go_to_a_folder(dragoman: Run, folder: Path):
+    dragoman("launch", "my.toml", "--for", "docker", "--nodes", 2, "--data", folder, "--out", "docker", cwd=folder)
+    assert sorted(path.name for path in (folder / "docker").iterdir()) == ["Dockerfile", "compose.yaml"]
+    assert list(yaml.safe_load((folder / "docker/compose.yaml").read_text())["services"]) == ["node0", "node1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.toml", "--for", "slurm"], "There is no config file none.toml"),
+        (["my.toml", "--for", "slurm", "--nodes", 3], "3 workers on 3 nodes cannot share 2 virtual workers"),
+        (["my.toml", "--for", "pbs"], "it can be slurm, kubernetes or docker"),
+        (["my.toml", "--for", "slurm", "--set", "training.steps=3"], "unknown key"),
+        (["my.toml", "--for", "docker", "--data", "/data"], "containers see only /data"),
+        (["my.toml", "--for", "slurm", "--run-dir", "a\nb"], "has a character that cannot stand in a job file"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_code_2(dragoman: Run, folder: Path, arguments, message):
+    done = dragoman("launch", *arguments, cwd=folder, code=2)
+    assert message in done.stderr
+    assert done.stdout == ""

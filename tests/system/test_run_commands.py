@@ -1,0 +1,327 @@
+"""`dragoman status`, `watch` and `stop` as people type them, beside a launcher that only keeps the files of a run."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from program import Run, dragoman_command
+
+from dragoman.run.folder import RunFolder
+from dragoman.run.lock import hold_run
+from dragoman.run.status import RunStatus, StatusFile, is_stop_requested, request_stop
+
+STATUS = replace(RunStatus.starting(num_steps=100, num_workers=2), state="running", host="alpha", pid=4242, step=50)
+TRAIN = {
+    "time": 1e9, "kind": "train", "step": 50, "loss": 1.5, "seconds_per_step": 2.0,
+    "target_tokens_per_second": 17_000.0,
+}  # fmt: skip
+LONG_SILENT = 1e9
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "my run")
+    folder.path.mkdir()
+    folder.config.write_text("[training]\nmax_steps = 100\n")
+    folder.metrics.write_text(json.dumps(TRAIN) + "\n")
+    folder.log.write_text("".join(f"line {number}\n" for number in range(1, 16)))
+    return folder
+
+
+def write_status(run: RunFolder, **changes: object) -> None:
+    StatusFile(run, STATUS).update(**changes)
+
+
+def lose(run: RunFolder) -> None:
+    write_status(run)
+    os.utime(run.status, (LONG_SILENT, LONG_SILENT))
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+@contextmanager
+def started(*arguments: object, **options: object) -> Iterator[subprocess.Popen[str]]:
+    """The command while it runs; it must not outlive the test."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(dragoman_command(*arguments), **pipes | options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def obedient_launcher(run: RunFolder, **end: object) -> Iterator[None]:
+    """Keeps the run alive until somebody asks it to stop; then it ends so."""
+    is_over = threading.Event()
+
+    def launch() -> None:
+        with StatusFile(run, STATUS) as file:
+            while not is_over.wait(0.05):
+                if is_stop_requested(run):
+                    file.update(step=51)
+                    time.sleep(0.2)
+                    file.update(**end)
+                    return
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_status_tells_people(dragoman: Run, run: RunFolder):
+    write_status(run)
+    assert dragoman("status", run.path).stdout.splitlines() == [
+        "State:      running (process 4242 on alpha)",
+        "Step:       50 of 100 (50.0%), 0:01:40 left",
+        "Quality:    loss 1.5000",
+        "Speed:      2.000 s per step, 17,000 target tokens/s",
+        "Workers:    2",
+        "Checkpoint: none yet",
+    ]
+
+
+def test_status_tells_programs(dragoman: Run, run: RunFolder):
+    write_status(run, state="waiting", message="for host h2")
+    figures = json.loads(dragoman("status", run.path, "--json").stdout)
+    assert list(figures) == [
+        "state", "step", "max_steps", "loss", "bleu", "seconds_per_step", "target_tokens_per_second", "seconds_left",
+        "cost", "workers", "hosts", "restarts", "last_restart_cause", "message", "checkpoint", "run", "host", "pid",
+    ]  # fmt: skip
+    assert (figures["state"], figures["message"], figures["bleu"]) == ("waiting", "for host h2", None)
+    assert figures["seconds_left"] == 100.0
+
+
+def test_status_can_expect_a_state(dragoman: Run, run: RunFolder):
+    write_status(run, state="finished")
+    dragoman("status", run.path, "--expect", "finished")
+    assert "finished" in dragoman("status", run.path, "--expect", "running", code=1).stdout
+    assert (
+        "--expect is 'done'; it can be unstarted, starting"
+        in dragoman("status", run.path, "--expect", "done", code=2).stderr
+    )
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "stop"])
+def test_what_is_no_run_is_said(dragoman: Run, tmp_path: Path, command: str):
+    assert "is not a run folder: it has no config.toml" in dragoman(command, tmp_path, code=1).stderr
+
+
+def test_a_strangers_status_is_refused(dragoman: Run, run: RunFolder):
+    run.status.write_text('{"state": "fine"}')
+    assert 'status.json is not the status of a run: its "state"' in dragoman("status", run.path, code=1).stderr
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "stop"])
+def test_every_command_is_light_and_has_an_example(dragoman: Run, run: RunFolder, command: str):
+    write_status(run, state="finished")
+    script = """if True:
+        import sys, dragoman.cli
+        try:
+            dragoman.cli.main()
+        except SystemExit as end:
+            assert not end.code, end.code
+        assert "torch" not in sys.modules and "numpy" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", script, command, str(run.path)], check=True, capture_output=True)
+    assert "Example" in dragoman(command, "--help").stdout
+
+
+def test_the_answer_takes_little_work_also_for_a_long_run(dragoman: Run, run: RunFolder):
+    """Seconds of processors, not of the clock: the machine may be busy."""
+    run.metrics.write_text((json.dumps(TRAIN) + "\n") * 200_000)
+    write_status(run, state="finished", num_steps=200_000)
+    seconds = []
+    for _ in range(2):
+        before = os.times()
+        assert "50 of 200,000" in dragoman("status", run.path).stdout
+        after = os.times()
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(seconds) < 0.5
+
+
+def test_watching_shows_last_lines_then_new_ones_until_the_end(run: RunFolder):
+    write_status(run)
+    with started("watch", run.path, "--lines", 2) as watching:
+        assert [watching.stdout.readline() for _ in range(2)] == ["line 14\n", "line 15\n"]
+        append(run.log, "ein hal")
+        append(run.log, "ber Satz: Grüße\nnot yet com")
+        assert watching.stdout.readline() == "ein halber Satz: Grüße\n"
+        write_status(run, state="restarting", last_restart_cause="h2 was lost")
+        assert watching.stderr.readline() == f"{run.path} is restarting: h2 was lost.\n"
+        append(run.log, "plete\n")
+        write_status(run, state="finished", step=100)
+        assert watching.stdout.read() == f"not yet complete\n{run.path} finished at step 100.\n"
+        assert watching.wait() == 0
+
+
+def test_watching_waits_for_a_run_that_has_yet_to_begin(run: RunFolder):
+    run.log.unlink()
+    run.metrics.unlink()
+    with started("watch", run.path) as watching:
+        assert watching.stderr.readline() == f"{run.path} is unstarted.\n"
+        write_status(run)
+        append(run.log, "".join(f"line {number}\n" for number in range(20)))
+        assert [watching.stdout.readline() for _ in range(20)] == [f"line {number}\n" for number in range(20)]
+        write_status(run, state="stopped", step=60, reason="signal")
+        end = watching.stdout.read()
+        assert end.startswith("Stopped at step 60; everything is saved. Continue with: ")
+        assert end.endswith(f"dragoman train --resume --run-dir '{run.path}'\n")
+        assert watching.wait() == 0
+
+
+def test_watching_a_run_that_fails_or_is_lost_ends_with_1(dragoman: Run, run: RunFolder):
+    write_status(run, state="failed", message="Worker 1 ran out of memory.")
+    done = dragoman("watch", run.path, code=1)
+    assert done.stdout == "".join(f"line {number}\n" for number in range(6, 16))
+    assert done.stderr == f"dragoman: {run.path} failed at step 50: Worker 1 ran out of memory.\n"
+    lose(run)
+    assert "is lost: nothing was heard of process 4242 on alpha for" in dragoman("watch", run.path, code=1).stderr
+
+
+def test_watching_for_programs_prints_whole_records_only(run: RunFolder):
+    write_status(run)
+    append(run.metrics, '{"kind": "trai\n[1, 2]\n')
+    with started("watch", run.path, "--json") as watching:
+        first = watching.stdout.readline()
+        assert json.loads(first) == TRAIN
+        assert ": " not in first
+        append(run.metrics, '{"kind": "evaluation", "na')
+        time.sleep(0.7)
+        append(run.metrics, 'me": "ü", "bleu": 23.4}\n')
+        assert json.loads(watching.stdout.readline()) == {"kind": "evaluation", "name": "ü", "bleu": 23.4}
+        write_status(run, state="finished", step=100)
+        assert watching.stdout.read() == ""
+        assert watching.stderr.read() == f"{run.path} finished at step 100.\n"
+        assert watching.wait() == 0
+
+
+def test_ctrl_c_ends_the_watching_not_the_run(run: RunFolder):
+    write_status(run)
+    with started("watch", run.path, "--lines", 1) as watching:
+        assert watching.stdout.readline() == "line 15\n"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait() == 0
+        assert watching.stderr.read().startswith(f"{run.path} goes on. To stop it: ")
+    assert not run.stop_request.exists()
+
+
+def read_terminal(terminal: int, until: str, timeout_seconds: float = 20) -> str:
+    """What a terminal shows until it has shown this; whatever it shows if that does not come."""
+    shown = b""
+    deadline = time.monotonic() + timeout_seconds
+    # A terminal whose last program has ended is an error to read from.
+    with suppress(OSError):
+        while until.encode() not in shown and time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 65_536)
+    return shown.decode(errors="replace")
+
+
+def test_a_terminal_has_a_bar_below_the_lines(run: RunFolder):
+    write_status(run)
+    append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
+    terminal, inner = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    try:
+        with started("watch", run.path, stdout=inner, stderr=inner, env=environment) as watching:
+            os.close(inner)
+            shown = read_terminal(terminal, "1:40 left")
+            assert "line 15" in shown
+            for part in ("step 50/100", "loss 1.500", "BLEU 23.4", "17,000 tokens/s", "0:01:40 left"):
+                assert part in shown
+            append(run.log, "[bold] :smile: is data\n")
+            assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
+            write_status(run, state="finished", step=100)
+            shown = read_terminal(terminal, "finished at step 100.")
+            assert "step 100/100" in shown
+            assert "finished at step 100." in shown
+            assert watching.wait() == 0
+    finally:
+        os.close(terminal)
+
+
+def test_stopping_waits_until_everything_is_saved(dragoman: Run, run: RunFolder):
+    with obedient_launcher(run, state="stopped", reason="signal"):
+        done = dragoman("stop", run.path)
+    asked, stopped = done.stdout.splitlines()
+    assert asked == f"{run.path} was asked to stop after this step."
+    assert stopped.startswith("Stopped at step 51; everything is saved. Continue with: ")
+    assert not run.stop_request.exists()
+
+
+def test_stopping_for_programs(dragoman: Run, run: RunFolder):
+    with obedient_launcher(run, state="finished"):
+        done = dragoman("stop", run.path, "--json")
+    figures = json.loads(done.stdout)
+    assert (figures["state"], figures["step"]) == ("finished", 51)
+    assert "finished at step 51" in done.stderr
+
+
+def test_a_run_that_fails_while_it_stops(dragoman: Run, run: RunFolder):
+    with obedient_launcher(run, state="failed", message="The disk is full."):
+        assert "failed at step 51: The disk is full." in dragoman("stop", run.path, code=1).stderr
+    assert not run.stop_request.exists()
+
+
+def test_asking_without_waiting(dragoman: Run, run: RunFolder):
+    write_status(run)
+    assert "was asked to stop after this step" in dragoman("stop", run.path, "--no-wait").stdout
+    assert json.loads(run.stop_request.read_text()).keys() == {"time", "host", "pid"}
+
+
+def test_a_run_that_takes_too_long_stays_asked(dragoman: Run, run: RunFolder):
+    write_status(run)
+    done = dragoman("stop", run.path, "--timeout", 0.2, code=1)
+    assert "was asked to stop and goes on ending, but has not done so after 0.2 s." in done.stderr
+    assert run.stop_request.exists()
+
+
+@pytest.mark.parametrize(("state", "word"), [("finished", "finished at step 50"), ("stopped", "Stopped at step 50")])
+def test_what_has_ended_need_not_be_stopped(dragoman: Run, run: RunFolder, state: str, word: str):
+    write_status(run, state=state)
+    done = dragoman("stop", run.path)
+    assert done.stdout.startswith(f"{run.path} is not running.\n")
+    assert word in done.stdout
+    assert not run.stop_request.exists()
+
+
+def test_what_does_not_run_cannot_be_stopped(dragoman: Run, run: RunFolder):
+    write_status(run, state="failed", message="Out of memory.")
+    assert "failed at step 50: Out of memory." in dragoman("stop", run.path, code=1).stderr
+    run.status.unlink()
+    run.metrics.unlink()
+    assert "is not running: it has not started" in dragoman("stop", run.path, code=1).stderr
+
+
+def test_a_lost_run_is_not_asked(dragoman: Run, run: RunFolder):
+    lose(run)
+    request_stop(run)
+    done = dragoman("stop", run.path, code=1)
+    assert "is lost: nothing was heard of process 4242 on alpha" in done.stderr
+    assert not run.stop_request.exists()
+
+
+def test_a_run_that_does_not_listen_is_named(dragoman: Run, run: RunFolder):
+    with hold_run(run):
+        assert dragoman("status", run.path).stdout.startswith("State:      running\n")
+        assert "does not listen" in dragoman("stop", run.path, code=1).stderr
+    assert not run.stop_request.exists()

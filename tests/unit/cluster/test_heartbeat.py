@@ -1,0 +1,162 @@
+"""A worker's page: readable whatever becomes of the worker, and its stack can be had even when it was stopped."""
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.cluster import heartbeat
+from dragoman.cluster.heartbeat import (
+    FOLDER_VARIABLE,
+    STACK_SIGNAL,
+    Beat,
+    beat,
+    page_path,
+    read_beat,
+    stacks_path,
+    start_heartbeat,
+    waiting,
+)
+
+SECONDS = 20.0
+PAGE_TEXT_BYTES = 95
+WORKER = """
+import time
+from dragoman.cluster.heartbeat import beat, start_heartbeat
+
+def a_function_to_be_found_in():
+    time.sleep(60)
+
+start_heartbeat(3)
+beat("computing a gradient", 17)
+a_function_to_be_found_in()
+"""
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def state_of(folder: Path) -> str:
+    found = read_beat(folder, 3)
+    return found.process_state if found else ""
+
+
+@pytest.fixture
+def worker(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has noted what it does as rank 3, and does it."""
+    with subprocess.Popen([sys.executable, "-c", WORKER], env=os.environ | {FOLDER_VARIABLE: str(tmp_path)}) as process:
+        try:
+            wait_until(lambda: (found := read_beat(tmp_path, 3)) is not None and found.step == 17)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def own_page(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A heartbeat of this process, as rank 0."""
+    monkeypatch.setattr(heartbeat, "_heartbeat", heartbeat._Heartbeat())
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    start_heartbeat(0)
+    yield tmp_path
+    faulthandler.unregister(STACK_SIGNAL)
+
+
+def test_a_page_is_read_while_its_worker_works(worker, tmp_path):
+    found = read_beat(tmp_path, 3)
+    assert (found.rank, found.pid, found.step, found.doing) == (3, worker.pid, 17, "computing a gradient")
+    assert not found.is_waiting
+    assert 0 <= found.seconds_silent < SECONDS
+    wait_until(lambda: state_of(tmp_path) == "S")
+
+
+def test_a_page_outlives_its_worker(worker, tmp_path):
+    worker.kill()
+    wait_until(lambda: state_of(tmp_path) == "Z")
+    worker.wait()
+    found = read_beat(tmp_path, 3)
+    assert (found.step, found.doing) == (17, "computing a gradient")
+    assert found.process_state not in "RSTtD"
+    assert read_beat(tmp_path, 3).seconds_silent > found.seconds_silent
+
+
+def test_a_stopped_worker_is_seen_to_be_stopped_and_tells_its_stack_when_it_goes_on(worker, tmp_path):
+    worker.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state_of(tmp_path) == "T")
+    assert read_beat(tmp_path, 3).step == 17
+    worker.send_signal(STACK_SIGNAL)
+    worker.send_signal(signal.SIGCONT)
+    wait_until(lambda: "a_function_to_be_found_in" in stacks_path(tmp_path, 3).read_text())
+    assert worker.poll() is None  # asking for its stack does not end it
+
+
+def test_a_wait_for_others_is_marked_as_long_as_it_lasts(own_page):
+    beat("computing", 5)
+    with waiting("the figures of all ranks"):
+        inside = read_beat(own_page, 0)
+    after = read_beat(own_page, 0)
+    assert (inside.is_waiting, inside.doing, inside.step) == (True, "waiting for the figures of all ranks", 5)
+    assert (after.is_waiting, after.doing, after.step) == (False, "after the figures of all ranks", 5)
+
+
+def test_a_step_stays_until_another_is_noted(own_page):
+    assert read_beat(own_page, 0).doing == "starting"
+    beat("a", 5)
+    beat("b")
+    assert read_beat(own_page, 0).step == 5
+    beat("c", 6)
+    assert read_beat(own_page, 0).step == 6
+
+
+def test_every_note_breaks_the_silence(own_page):
+    time.sleep(0.1)
+    before = read_beat(own_page, 0).seconds_silent
+    beat("b")
+    assert read_beat(own_page, 0).seconds_silent < before
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_any_text_is_noted_and_a_long_one_cut(own_page, text):
+    beat(text)
+    noted = read_beat(own_page, 0).doing
+    if len(text.encode()) <= PAGE_TEXT_BYTES:
+        assert noted == text
+    else:
+        assert text.startswith(noted.rstrip("\ufffd"))
+        assert len(noted.rstrip("\ufffd").encode()) > PAGE_TEXT_BYTES - 4
+
+
+def test_nothing_is_noted_where_nobody_watches(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "_heartbeat", heartbeat._Heartbeat())
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    start_heartbeat(0)
+    beat("computing", 5)
+    with waiting("nobody"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 128, b"\1" * 10])
+def test_before_the_first_note_there_is_none(tmp_path, content):
+    if content is not None:
+        page_path(tmp_path, 0).write_bytes(content)
+    assert read_beat(tmp_path, 0) is None
+
+
+def test_a_beat_travels_as_plain_values():
+    noted = Beat(1, 2, 3, "computing", is_waiting=True, seconds_silent=0.5, process_state="S")
+    assert Beat(**noted.to_json()) == noted
