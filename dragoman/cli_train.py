@@ -81,6 +81,7 @@ def train(
             )
         _train_as_rank(order, place, json)
         return
+    order.load_settings()  # a mistake in them is told before anything is made
     placement = _placement(workers, hosts, min_hosts, ssh_config, send_data)
     run, figures = order.choose_run(), {}
     if detach:
@@ -126,7 +127,6 @@ class _Order:
             raise UsageError("Nothing to train: give a config, or --source and --target, or --resume --run-dir RUN.")
         if self.is_resumed and self.run_dir is None and self.config is None:
             raise UsageError("--resume needs --run-dir, the run to continue.")
-        self.load_settings()
 
     def load_settings(self) -> "Settings | None":
         """Those of the config, with what was changed; None where there is no config."""

@@ -19,7 +19,8 @@ from dragoman.training.trainer import build_learner
 NUM_SETTLING_STEPS = 2
 """Not measured after a change of the rate: a link that rested starts with a full bucket, and TCP adapts."""
 POLL_SECONDS = 0.002
-"""Much less than a step computes before it sends: counters read after a step hold that step and nothing of the next."""
+PROMPT_SECONDS = 0.01
+"""Less than a step computes before it sends: counters read so soon after a step hold nothing of the next one."""
 WAIT_SECONDS = 120.0
 
 
@@ -93,15 +94,26 @@ def measure_links(rig: Rig, hosts: str, config: Path, run: Path, windows: dict[s
 
 
 def measure_window(rig: Rig, training: Training, rate: str | None, num_steps: int) -> Window:
-    """From the end of one step to that of another."""
+    """From the end of one step to that of another, about so many later."""
     set_rates(rig, rate)
-    first = wait_for_record(training, last_step(training) + NUM_SETTLING_STEPS)
-    sent_before = {host.name: host.bytes_sent() for host in rig.hosts}
-    last = wait_for_record(training, first["step"] + num_steps)
-    sent = {host.name: host.bytes_sent() - sent_before[host.name] for host in rig.hosts}
-    times = [each["time"] for each in train_records(training) if first["step"] <= each["step"] <= last["step"]]
-    step_seconds = tuple(end - begin for begin, end in pairwise(times))
-    return Window(rate, step_seconds, {name: num_bytes / num_steps for name, num_bytes in sent.items()})
+    first, sent_before = read_counters(rig, training, last_step(training) + NUM_SETTLING_STEPS)
+    last, sent = read_counters(rig, training, first + num_steps)
+    times = [record["time"] for record in train_records(training) if first <= record["step"] <= last]
+    return Window(
+        rate,
+        tuple(end - begin for begin, end in pairwise(times)),
+        {name: (sent[name] - sent_before[name]) / (last - first) for name in sent},
+    )
+
+
+def read_counters(rig: Rig, training: Training, step: int) -> tuple[int, dict[str, int]]:
+    """What each host has sent at the end of a step, and which step: a later one where this process came too late."""
+    while True:
+        ended = wait_for_record(training, step)["time"]
+        sent = {host.name: host.bytes_sent() for host in rig.hosts}
+        if time.time() - ended < PROMPT_SECONDS:
+            return step, sent
+        step = last_step(training) + 1
 
 
 def set_rates(rig: Rig, rate: str | None) -> None:

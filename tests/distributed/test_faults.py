@@ -106,8 +106,10 @@ def test_killed_workers_are_started_again_and_nothing_changes(start: Start, undi
     fault_times = []
     with start() as training:
         for rank, step in enumerate(steps):
+            training.wait_for_step(1)
+            worker = training.worker(rank)  # now: finding it takes as long as a few steps
             training.wait_for_step(step)
-            training.worker(rank).kill()
+            worker.kill()
             fault_times.append(time.time())
             wait_until(lambda: len(read_records(training.run, "restart")) == len(fault_times), "the restart")
         training.end()
@@ -117,9 +119,10 @@ def test_killed_workers_are_started_again_and_nothing_changes(start: Start, undi
     assert max(seconds_to_next_step(training.run, each) for each in fault_times) < LONGEST_RESTART_SECONDS
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_judges_judges_again(start: Start, undisturbed: Path):
     with start("--set", "evaluation.max_sentences=150", "--set", "evaluation.evaluate_every=30") as training:
-        training.wait_for_step(25)
+        training.wait_for_step(1)
         worker = training.worker(1)
         catch(worker, lambda: is_evaluating(worker)).kill()
         training.end()
@@ -130,7 +133,7 @@ def test_a_worker_killed_while_it_judges_judges_again(start: Start, undisturbed:
 
 def test_a_worker_killed_while_it_saves_leaves_nothing_half(start: Start, undisturbed: Path):
     with start("--set", "checkpoints.save_every=1") as training:
-        training.wait_for_step(20)
+        training.wait_for_step(1)
         worker = catch(training.worker(0), lambda: is_saving(training.run))
         newest_whole = RunFolder(training.run).checkpoint_steps()[-1]
         worker.kill()
@@ -142,8 +145,10 @@ def test_a_worker_killed_while_it_saves_leaves_nothing_half(start: Start, undist
 @pytest.mark.slow
 def test_the_program_that_holds_the_workers_may_be_killed_too(start: Start, undisturbed: Path):
     with start() as training:
+        training.wait_for_step(1)
+        program = training.host_program()
         training.wait_for_step(20)
-        training.host_program().kill()
+        program.kill()
         fault_time = time.time()
         training.end()
     assert_ends_like(training.run, undisturbed)
@@ -167,8 +172,9 @@ def test_twenty_five_kills_at_random_moments_change_nothing(tmp_path: Path, monk
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Start, undisturbed: Path, rank: int):
     with start("--hang-timeout", 5) as training:
-        training.wait_for_step(20)
+        training.wait_for_step(1)
         worker = training.worker(rank)
+        training.wait_for_step(20)
         worker.suspend()
         fault_time = time.time()
         done = training.end()
@@ -192,7 +198,7 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Star
 def test_a_signal_cuts_an_evaluation_short_and_the_resumed_run_makes_it(dragoman: Run, start: Start, undisturbed: Path):
     settings = ["--set", "evaluation.evaluate_every=30", "--set", "evaluation.beam_size=16"]
     with start(*settings, *LONG_EVALUATION) as training:  # which would take 15 s
-        training.wait_for_step(25)
+        training.wait_for_step(1)
         worker = training.worker(0)
         wait_until(lambda: is_evaluating(worker), "an evaluation")
         begin = time.monotonic()
@@ -211,7 +217,7 @@ def test_a_signal_while_a_checkpoint_is_written_lets_it_end_and_saves_the_last_s
     dragoman: Run, start: Start, undisturbed: Path
 ):
     with start("--set", "checkpoints.save_every=1") as training:
-        training.wait_for_step(10)
+        training.wait_for_step(1)
         worker = catch(training.worker(0), lambda: is_saving(training.run))
         training.send_signal(signal.SIGTERM)
         worker.resume()
@@ -241,8 +247,10 @@ def test_a_signal_right_after_the_start_breaks_nothing(start: Start, undisturbed
 @pytest.mark.slow
 def test_a_second_signal_ends_even_a_run_that_hangs(dragoman: Run, start: Start, undisturbed: Path):
     with start() as training:
+        training.wait_for_step(1)
+        worker = training.worker(1)
         training.wait_for_step(20)
-        training.worker(1).suspend()
+        worker.suspend()
         training.send_signal(signal.SIGTERM)
         wait_until(lambda: "once more to stop at once" in training.errors, "an answer")
         begin = time.monotonic()

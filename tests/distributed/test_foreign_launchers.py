@@ -87,6 +87,7 @@ def test_workers_that_torchrun_starts_again_continue_the_run(
 
 
 @needs_mpirun
+@pytest.mark.slow
 def test_mpirun(config: Path, of_two_workers: Path, tmp_path: Path):
     run = tmp_path / "run"
     done = launch([*MPIRUN, "-n", "2"], config, "--run-dir", run)

@@ -45,6 +45,7 @@ def test_killed_and_resumed_ends_bit_identical(
     assert learned_bytes(broken, 50) == learned_bytes(whole, 50)
 
 
+@pytest.mark.slow
 def test_resumed_on_another_number_of_workers_stays_within_tolerance(dragoman: Run, config: Path, tmp_path: Path):
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     dragoman("train", config, "--workers", 1, "--run-dir", whole)
@@ -108,7 +109,11 @@ def test_a_run_is_stopped_from_elsewhere_with_everything_saved(dragoman: Run, co
     ("budget", "setting"),
     [
         ("max_hours", ["--set", "training.max_hours=0.0002"]),
-        ("max_cost", ["--set", "training.max_cost=0.001", "--set", "training.price_per_hour=5"]),
+        pytest.param(
+            "max_cost",
+            ["--set", "training.max_cost=0.001", "--set", "training.price_per_hour=5"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_budget_ends_the_run_in_good_order(
@@ -136,7 +141,10 @@ def cut_off(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.parametrize(("name", "damage"), [("model.safetensors", flip_a_bit), ("optimizer.safetensors", cut_off)])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("model.safetensors", flip_a_bit), pytest.param("optimizer.safetensors", cut_off, marks=pytest.mark.slow)],
+)
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     dragoman: Run, short_run: Path, name: str, damage: Callable[[Path], None]
 ):
@@ -152,7 +160,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("option", ["--resume", "--continue"])
+@pytest.mark.parametrize("option", ["--resume", pytest.param("--continue", marks=pytest.mark.slow)])
 def test_where_no_checkpoint_is_whole_nothing_is_changed(dragoman: Run, config: Path, short_run: Path, option: str):
     cut_off(short_run / "checkpoints" / "step-00000014" / "model.safetensors")
     (short_run / "checkpoints" / "step-00000007" / "manifest.json").unlink()

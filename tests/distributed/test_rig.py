@@ -29,6 +29,7 @@ from dragoman.run.errors import UsageError, UserError
 TESTS = Path(__file__).parents[1]
 PROBLEM = rig_problem()
 needs_rig = pytest.mark.skipif(PROBLEM is not None, reason=PROBLEM or "")
+pytestmark = pytest.mark.slow  # the rig itself; that it works is also what test_hosts.py shows
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(config: Path, small_disk:
     assert "no space left" in str(read_records(run, "checkpoint_failed")[0]["error"])
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_costs_only_what_comes_after(dragoman: Run, config: Path, small_disk: Path):
     run = small_disk / "run"
     training = Training(config, run)
@@ -127,6 +128,7 @@ def test_a_disk_that_stays_full_costs_only_what_comes_after(dragoman: Run, confi
     assert translated.stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_read_only_for_a_while_costs_nothing(config: Path, tmp_path: Path, undisturbed: Path):
     run = tmp_path / "run"
     training = Training(config, run)
