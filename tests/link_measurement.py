@@ -1,5 +1,6 @@
 """What a run sends over the links of a rig's hosts, step by step, and how long its steps take at a given rate."""
 
+import json
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,13 +8,14 @@ from pathlib import Path
 from statistics import median
 
 from host_runs import training_on_hosts, write_config
-from program import Training, read_records
+from program import Training
 from rig import Rig
 from rig.rate import bits_per_second
 
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.run.config import load_settings
+from dragoman.run.following import LineFollower
 from dragoman.training.trainer import build_learner
 
 NUM_SETTLING_STEPS = 2
@@ -21,6 +23,7 @@ NUM_SETTLING_STEPS = 2
 POLL_SECONDS = 0.002
 PROMPT_SECONDS = 0.01
 """Less than a step computes before it sends: counters read so soon after a step hold nothing of the next one."""
+MAX_TRIES = 100
 WAIT_SECONDS = 120.0
 
 
@@ -82,58 +85,67 @@ def count_gradient_bytes(config: Path) -> int:
     return flat.numel() * flat.itemsize
 
 
+class StepTimes:
+    """When each step of a run ended, as far as its records say by now."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        # What is new, not the whole file each time: that would take longer and longer, and be noticed too late.
+        self._lines = LineFollower(training.run / "metrics.jsonl")
+        self._times: dict[int, float] = {}
+
+    def last_step(self) -> int:
+        for record in map(json.loads, self._lines.read_lines()):
+            if record["kind"] == "train":
+                self._times[record["step"]] = record["time"]
+        return max(self._times, default=0)
+
+    def wait_for(self, step: int) -> float:
+        """When a step ended, as soon as that is known."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self.last_step() < step:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"step {step} was not reached in {WAIT_SECONDS:.0f} s: {self._training.errors}")
+            time.sleep(POLL_SECONDS)
+        return self._times[step]
+
+    def step_seconds(self, first: int, last: int) -> tuple[float, ...]:
+        """How long each step after the first took."""
+        return tuple(end - begin for begin, end in pairwise(self._times[step] for step in range(first, last + 1)))
+
+
 def measure_links(rig: Rig, hosts: str, config: Path, run: Path, windows: dict[str | None, int]) -> LinkRun:
     """One run, and a number of its steps at each rate; links are unlimited again afterwards."""
     with training_on_hosts(rig, hosts, run, config) as training:
+        steps = StepTimes(training)
         try:
-            measured = [measure_window(rig, training, rate, num_steps) for rate, num_steps in windows.items()]
+            measured = [measure_window(rig, steps, rate, num_steps) for rate, num_steps in windows.items()]
         finally:
             set_rates(rig, None)
-        num_workers = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
+    num_workers = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
     return LinkRun(num_workers, count_gradient_bytes(config), tuple(measured))
 
 
-def measure_window(rig: Rig, training: Training, rate: str | None, num_steps: int) -> Window:
+def measure_window(rig: Rig, steps: StepTimes, rate: str | None, num_steps: int) -> Window:
     """From the end of one step to that of another, about so many later."""
     set_rates(rig, rate)
-    first, sent_before = read_counters(rig, training, last_step(training) + NUM_SETTLING_STEPS)
-    last, sent = read_counters(rig, training, first + num_steps)
-    times = [record["time"] for record in train_records(training) if first <= record["step"] <= last]
-    return Window(
-        rate,
-        tuple(end - begin for begin, end in pairwise(times)),
-        {name: (sent[name] - sent_before[name]) / (last - first) for name in sent},
-    )
+    first, sent_before = read_counters(rig, steps, steps.last_step() + NUM_SETTLING_STEPS)
+    last, sent = read_counters(rig, steps, first + num_steps)
+    bytes_sent_per_step = {name: (sent[name] - sent_before[name]) / (last - first) for name in sent}
+    return Window(rate, steps.step_seconds(first, last), bytes_sent_per_step)
 
 
-def read_counters(rig: Rig, training: Training, step: int) -> tuple[int, dict[str, int]]:
+def read_counters(rig: Rig, steps: StepTimes, step: int) -> tuple[int, dict[str, int]]:
     """What each host has sent at the end of a step, and which step: a later one where this process came too late."""
-    while True:
-        ended = wait_for_record(training, step)["time"]
+    for _ in range(MAX_TRIES):
+        ended = steps.wait_for(step)
         sent = {host.name: host.bytes_sent() for host in rig.hosts}
         if time.time() - ended < PROMPT_SECONDS:
             return step, sent
-        step = last_step(training) + 1
+        step = steps.last_step() + 1
+    raise TimeoutError(f"The counters could not be read right after a step in {MAX_TRIES} tries: the machine is busy.")
 
 
 def set_rates(rig: Rig, rate: str | None) -> None:
     for host in rig.hosts:
         host.set_rate(rate)
-
-
-def last_step(training: Training) -> int:
-    return int(train_records(training)[-1]["step"]) if train_records(training) else 0
-
-
-def wait_for_record(training: Training, step: int) -> dict[str, float]:
-    """The record of a step, as soon as it is there."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while last_step(training) < step:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"step {step} was not reached in {WAIT_SECONDS:.0f} s: {training.errors}")
-        time.sleep(POLL_SECONDS)
-    return next(record for record in train_records(training) if record["step"] == step)
-
-
-def train_records(training: Training) -> list[dict[str, float]]:
-    return read_records(training.run, "train") if (training.run / "metrics.jsonl").exists() else []
