@@ -29,8 +29,8 @@ def train_as_rank(place: Place, folder: Path, make_ready: Callable[[int], RunFol
     `folder` is where they meet, unless the launcher told them; `make_ready` gets the number of workers.
     """
     meeting = meet(place, folder)
-    run = _agree_on_run(meeting, make_ready)
     forget_meeting(place, folder)
+    run = _agree_on_run(meeting, make_ready)
     try:
         with ExitStack() as stack:
             status = _open_status(run, meeting.size, stack) if meeting.rank == 0 else None
@@ -56,7 +56,10 @@ def _agree_on_run(meeting: Meeting, make_ready: Callable[[int], RunFolder]) -> R
         config = run.config.read_text(encoding="utf-8")
         tell_all(meeting.store, "run", {"path": str(run.path.absolute()), "config": config})
         return run
-    note = wait_for_note(meeting.store, "run", READY_SECONDS)
+    try:
+        note = wait_for_note(meeting.store, "run", READY_SECONDS)
+    except RuntimeError:  # the first one has gone before this one could ask: it has said why
+        end_process(1)
     if "error" in note:
         end_process(int(note["code"]))
     run = RunFolder(Path(note["path"]))

@@ -22,7 +22,7 @@ def link_run(
 
 
 def test_a_step_sends_what_a_ring_over_packed_ranks_sends(link_run: LinkRun):
-    """Headers, votes and records are the rest: 0.2 to 2.4 % when this was written."""
+    """Headers, votes and records are the rest: less than 1 % when this was written."""
     assert 2e6 < link_run.gradient_bytes < 8e6
     for window in link_run.windows:
         shares = {host: sent / link_run.ring_bytes for host, sent in window.bytes_sent_per_step.items()}
