@@ -36,6 +36,7 @@ bench: setup ## measure us and the references side by side, JSON into benchmarks
 	$(BIN)/python benchmarks/worker_scaling.py
 	$(BIN)/python benchmarks/decoding_speed.py
 	$(BIN)/python benchmarks/prepare_speed.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/link_speed.py
 

@@ -33,13 +33,14 @@ def _torchrun_place(environment: Mapping[str, str]) -> Place | None:
     """Also of other launchers that set the variables PyTorch reads."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environment.keys():
         return None
+    num_restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Place(
         int(environment["RANK"]),
         int(environment["WORLD_SIZE"]),
         int(environment.get("LOCAL_RANK", "0")),
         "torchrun",
-        environment.get("TORCHELASTIC_RUN_ID", "run"),
-        is_restart=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,
+        f"{environment.get('TORCHELASTIC_RUN_ID', 'run')}-{num_restarts}",
+        is_restart=int(num_restarts) > 0,
     )
 
 

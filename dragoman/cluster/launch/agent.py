@@ -40,7 +40,8 @@ class WorkerGroup:
     def run(self) -> tuple[list[Failure], Beat]:
         """Starts the workers and waits for their end; which of them failed, and what the first noted last."""
         # The agent's own account of a failure is a page of boxes; the first cause is told by the supervisor, once.
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        # Its modules set levels of their own, so their parent's would not count; nothing else in this process logs.
+        logging.disable(logging.CRITICAL)
         os.environ.update(self._spec.environment)
         os.environ[FOLDER_VARIABLE] = self._folder.name
         with self._folder:
@@ -66,6 +67,10 @@ class WorkerGroup:
             signals_to_handle="SIGQUIT",  # the others are the launcher's business
             shutdown_timeout=LINGER_SECONDS,
         )
+
+    def clean_up(self) -> None:
+        """Removes what the workers left on this machine's disk, where `run` will not come to it."""
+        self._folder.cleanup()
 
     def signal(self, number: signal.Signals) -> None:
         """Passes a signal on to all workers."""

@@ -178,6 +178,7 @@ class HostProgram:
         """The launcher has gone: the workers too, now; a second launcher may already be at work."""
         if self._workers:
             self._workers.signal(signal.SIGKILL)
+            self._workers.clean_up()
         os._exit(1)
 
 

@@ -46,13 +46,15 @@ def test_without_a_launcher_a_process_has_no_place():
 
 
 def test_torchrun():
-    assert find_place(TORCHRUN) == Place(3, 4, 1, "torchrun", "f00d")
-    assert find_place(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}).is_restart
+    assert find_place(TORCHRUN) == Place(3, 4, 1, "torchrun", "f00d-0")
+    again = find_place(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"})
+    assert again.is_restart
+    assert again.job == "f00d-2"  # its agent keeps the notes of those before
 
 
 def test_a_launcher_that_only_sets_what_pytorch_reads():
     bare = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
-    assert find_place(bare) == Place(1, 2, 0, "torchrun", "run")
+    assert find_place(bare) == Place(1, 2, 0, "torchrun", "run-0")
 
 
 def test_open_mpi():
