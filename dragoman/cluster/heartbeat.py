@@ -21,6 +21,7 @@ FOLDER_VARIABLE = "DRAGOMAN_HEARTBEATS"
 STACK_SIGNAL = signal.SIGUSR1
 PAUSE_SIGNAL = signal.SIGUSR2
 """Asks a worker to save and end because the run is about to go on with more hosts."""
+STARTING = "starting"
 _LAYOUT = struct.Struct("<dqiB95s")
 _PAGE_BYTES = 128
 
@@ -74,7 +75,7 @@ def start_heartbeat(rank: int) -> None:
         _heartbeat.open(Path(folder), rank)
         # In C, without Python's lock: it answers from inside any call, and at once when a stopped process goes on.
         faulthandler.register(STACK_SIGNAL, file=stacks_path(Path(folder), rank).open("w"), all_threads=True)
-        beat("starting")
+        beat(STARTING)
 
 
 def beat(doing: str, step: int | None = None) -> None:

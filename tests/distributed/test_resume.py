@@ -78,7 +78,10 @@ def test_continue_starts_a_run_that_is_not_there_and_goes_on_with_one_that_is(
 
 @pytest.mark.parametrize(
     ("send", "number"),
-    [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)],  # a Ctrl-C goes to the whole group of processes
+    [
+        (os.kill, signal.SIGTERM),
+        pytest.param(os.killpg, signal.SIGINT, marks=pytest.mark.slow),  # as a Ctrl-C, to the whole group of processes
+    ],
 )
 def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     dragoman: Run, config: Path, tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
@@ -108,7 +111,7 @@ def test_a_run_is_stopped_from_elsewhere_with_everything_saved(dragoman: Run, co
 @pytest.mark.parametrize(
     ("budget", "setting"),
     [
-        ("max_hours", ["--set", "training.max_hours=0.0002"]),
+        pytest.param("max_hours", ["--set", "training.max_hours=0.0002"], marks=pytest.mark.slow),
         pytest.param(
             "max_cost",
             ["--set", "training.max_cost=0.001", "--set", "training.price_per_hour=5"],

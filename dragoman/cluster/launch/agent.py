@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dragoman.cluster.failure import Failure
-from dragoman.cluster.heartbeat import FOLDER_VARIABLE, STACK_SIGNAL, Beat, read_beat, stacks_path
+from dragoman.cluster.heartbeat import FOLDER_VARIABLE, STACK_SIGNAL, STARTING, Beat, read_beat, stacks_path
 from dragoman.cluster.launch.agent_spec import AttemptSpec
 
 MEETING_SECONDS = 60
@@ -84,7 +84,7 @@ class WorkerGroup:
 
     def _beat(self, rank: int) -> Beat:
         noted = read_beat(Path(self._folder.name), rank)
-        return noted or Beat(rank, 0, 0, "starting", is_waiting=False, seconds_silent=time.monotonic() - self._begin)
+        return noted or Beat(rank, 0, 0, STARTING, is_waiting=False, seconds_silent=time.monotonic() - self._begin)
 
     def stacks(self) -> dict[int, str]:
         """Where each worker stands in its code; a stopped one is made to go on just far enough to answer."""

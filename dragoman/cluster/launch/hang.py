@@ -4,11 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dragoman.cluster.heartbeat import Beat
+from dragoman.cluster.heartbeat import STARTING, Beat
 from dragoman.run.files import write_text
 
 START_SECONDS = 60.0
-"""Allowed on top before the first sign of life: a busy machine takes its time to load torch."""
+"""Allowed on top while a worker starts: a busy machine takes its time to load torch and to try its kernels."""
 STOPPED_STATES = "TtD"
 ENDED_STATES = "ZX"
 """How they ended is their agent's business; others may still be saving."""
@@ -22,7 +22,9 @@ def find_hang(beats: Sequence[Beat], timeout_seconds: float) -> Beat | None:
     Only when all are silent is one of the waiting looked at: a stopped process may have been stopped while it waited.
     """
     beats = [beat for beat in beats if beat.process_state not in ENDED_STATES]
-    silent = [beat for beat in beats if beat.seconds_silent > timeout_seconds + (0 if beat.pid else START_SECONDS)]
+    silent = [
+        beat for beat in beats if beat.seconds_silent > timeout_seconds + START_SECONDS * (beat.doing == STARTING)
+    ]
     suspects = [beat for beat in silent if not beat.is_waiting] or (silent if len(silent) == len(beats) else [])
     return max(suspects, key=_guilt, default=None)
 
