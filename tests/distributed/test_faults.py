@@ -170,7 +170,8 @@ def test_twenty_five_kills_at_random_moments_change_nothing(tmp_path: Path, monk
 # Stopped
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, 0])
 def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Start, undisturbed: Path, rank: int):
     with start("--hang-timeout", 5) as training:
         training.wait_for_step(1)
@@ -196,6 +197,7 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Star
 # Asked to end
 
 
+@pytest.mark.slow
 def test_a_signal_cuts_an_evaluation_short_and_the_resumed_run_makes_it(dragoman: Run, start: Start, undisturbed: Path):
     settings = ["--set", "evaluation.evaluate_every=30", "--set", "evaluation.beam_size=16"]
     with start(*settings, *LONG_EVALUATION) as training:  # which would take 15 s

@@ -58,6 +58,7 @@ def launched(launcher: Sequence[str], output: Path, *arguments: object) -> Itera
 # torchrun
 
 
+@pytest.mark.slow
 def test_torchrun(config: Path, of_two_workers: Path, tmp_path: Path):
     run = tmp_path / "run"
     done = launch(TORCHRUN, config, "--run-dir", run)

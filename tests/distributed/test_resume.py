@@ -65,6 +65,7 @@ def short_run(config: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFac
     return shutil.copytree(original, tmp_path / "run", symlinks=True)
 
 
+@pytest.mark.slow
 def test_continue_starts_a_run_that_is_not_there_and_goes_on_with_one_that_is(
     dragoman: Run, config: Path, short_run: Path
 ):

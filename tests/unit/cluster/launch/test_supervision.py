@@ -117,6 +117,7 @@ def test_cores_are_shared_and_a_persons_own_settings_kept(stand, monkeypatch):
     assert environment[RESUMED_VARIABLE] == "1"
 
 
+@pytest.mark.slow
 def test_restarts_that_get_further_are_not_counted_and_it_gives_up_after_those_that_do_not(stand):
     """Two attempts make new steps; the next two do not, and one of those was allowed."""
     further = [[f"step {step}", HEARD, "signal SIGKILL"] for step in (1, 2)]
@@ -155,6 +156,7 @@ def test_one_signal_asks_for_an_orderly_end(stand, capsys):
     assert "Stopping after this step; once more to stop at once." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(stand, capsys):
     """The worker does not obey; the checkpoint it made before is what is left."""
 
