@@ -27,7 +27,8 @@ def step_to_kill_at() -> int:
 
 
 # Two numbers have one sum; from three ranks on, the order of adding would show.
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
 def test_killed_and_resumed_ends_bit_identical(
     dragoman: Run, config: Path, tmp_path: Path, step_to_kill_at: int, workers: int
 ):

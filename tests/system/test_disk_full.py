@@ -95,6 +95,7 @@ def assert_ends_like(run: Path, other: Path) -> None:
     assert (run / "log.txt").read_text().count("*** Global step") == NUM_STEPS
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_costs_nothing(config: Path, small_disk: Path, undisturbed: Path):
     run = small_disk / "run"
     training = Training(config, run)
@@ -153,6 +154,7 @@ def test_training_does_not_start_on_a_full_disk(dragoman: Run, config: Path, sma
     assert not list((small_disk / "run" / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_preparing_onto_a_full_disk_continues_when_there_is_space(dragoman: Run, small_disk: Path, tmp_path: Path):
     dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 40_000)
     command = [
