@@ -101,6 +101,14 @@ def stacks_path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.stacks"
 
 
+def read_stacks(folder: Path, rank: int) -> str:
+    """What a rank has written of its stacks so far."""
+    try:
+        return stacks_path(folder, rank).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def read_beat(folder: Path, rank: int) -> Beat | None:
     """The last note of one rank; None before its first."""
     try:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dragoman.cluster.failure import Failure
-from dragoman.cluster.heartbeat import FOLDER_VARIABLE, STACK_SIGNAL, STARTING, Beat, read_beat, stacks_path
+from dragoman.cluster.heartbeat import FOLDER_VARIABLE, STACK_SIGNAL, STARTING, Beat, read_beat, read_stacks
 from dragoman.cluster.launch.agent_spec import AttemptSpec
 
 MEETING_SECONDS = 60
@@ -27,6 +28,7 @@ MEETING_SECONDS = 60
 LINGER_SECONDS = 3
 """How long workers may still write once one of them has failed: they cannot go on, and a restart waits for them."""
 STACK_SECONDS = 2.0
+STACK_POLL_SECONDS = 0.02
 
 
 class WorkerGroup:
@@ -93,15 +95,29 @@ class WorkerGroup:
             with contextlib.suppress(OSError):
                 os.kill(beat.pid, STACK_SIGNAL)
                 os.kill(beat.pid, signal.SIGCONT)
-        time.sleep(STACK_SECONDS)
-        return {beat.rank: self._stack_of(beat) for beat in beats}
+        texts = self._collect_stacks([beat.rank for beat in beats])
+        for beat in beats:
+            if beat.process_state == "T":
+                with contextlib.suppress(OSError):
+                    os.kill(beat.pid, signal.SIGSTOP)
+        return {
+            beat.rank: texts[beat.rank]
+            or f"Process {beat.pid} (state {beat.process_state}) did not answer in {STACK_SECONDS:.0f} s."
+            for beat in beats
+        }
 
-    def _stack_of(self, beat: Beat) -> str:
-        try:
-            text = stacks_path(Path(self._folder.name), beat.rank).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            text = ""
-        return text or f"Process {beat.pid} (state {beat.process_state}) did not answer in {STACK_SECONDS:.0f} s."
+    def _collect_stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """What the workers have written, as soon as all have written and none writes more: one that was stopped goes
+        on meanwhile, and would reach the end of a short run."""
+        end = time.monotonic() + STACK_SECONDS
+        texts, before = self._written_stacks(ranks), None
+        while time.monotonic() < end and not (all(texts.values()) and texts == before):
+            time.sleep(STACK_POLL_SECONDS)
+            texts, before = self._written_stacks(ranks), texts
+        return texts
+
+    def _written_stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        return {rank: read_stacks(Path(self._folder.name), rank) for rank in ranks}
 
 
 def _to_failure(rank: int, failure: ProcessFailure) -> Failure:
