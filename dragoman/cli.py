@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli_check import add_check_command
 from dragoman.cli_corpus import add_corpus_commands
+from dragoman.cli_foresight import add_foresight_commands
 from dragoman.cli_launch import add_launch_command
 from dragoman.cli_output import Json, print_json, say, speaker, warn
 from dragoman.cli_runs import add_run_commands
@@ -68,6 +70,7 @@ def demo(
 
 
 add_train_command(app)
+add_check_command(app)
 add_run_commands(app)
 
 
@@ -136,6 +139,7 @@ def presets(json: Json = False) -> None:
 
 add_corpus_commands(app)
 add_launch_command(app)
+add_foresight_commands(app)
 
 
 def main() -> None:

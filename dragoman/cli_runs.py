@@ -13,7 +13,11 @@ from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder, open_run
 
 if TYPE_CHECKING:
+    from dragoman.monitoring.live_parts import Verdict
     from dragoman.run.following import Observation
+
+NUM_FIRST_LINES = 10
+NUM_LINES_BELOW_VIEW = 3
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
 
@@ -54,20 +58,28 @@ def status(
 
 def watch(
     run: RunArgument,
-    lines: Annotated[int, typer.Option(min=0, help="Lines of the log to begin with.")] = 10,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default="10, or 3 below the view", help="Lines of the log to begin with, or below the view."
+        ),
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="The log as it grows, also in a terminal.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the records of metrics.jsonl instead, all.")] = False,
 ) -> None:
-    """Show a run's log as it grows, until the run ends; Ctrl-C ends the watching, not the run."""
+    """Show a run live until it ends (into a file: its log); Ctrl-C ends the watching, not the run."""
     from dragoman.run.description import command_for
 
     folder = open_run(run)
     try:
         if json:
             observation = _watch_records(folder)
-        elif sys.stdout.isatty():
-            observation = _watch_in_terminal(folder, lines)
+        elif not sys.stdout.isatty():
+            observation = _watch_log(folder, NUM_FIRST_LINES if lines is None else lines)
+        elif log or not _can_draw():
+            observation = _watch_log_in_terminal(folder, NUM_FIRST_LINES if lines is None else lines)
         else:
-            observation = _watch_log(folder, lines)
+            observation = _watch_live(folder, NUM_LINES_BELOW_VIEW if lines is None else lines)
     except KeyboardInterrupt:
         warn(f"{run} goes on. To stop it: {command_for('stop', run)}")
         return
@@ -134,7 +146,29 @@ def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
         return _look_until_end(run, show)
 
 
-def _watch_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
+def _can_draw() -> bool:
+    """Whether the terminal can go back to a row and has the characters of bars and curves."""
+    from rich.console import Console
+
+    console = Console()
+    return not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
+    """Shows all about the run in one view that is drawn again and again; returns how the run ended."""
+    from dragoman.monitoring.live_view import LiveView
+
+    with LiveView(run, num_lines, _judge) as view:
+        return _look_until_end(run, view.show)
+
+
+def _judge(run: RunFolder) -> "Verdict":
+    from dragoman.diagnosis.attribution import judge_run
+
+    return judge_run(run)
+
+
+def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
     """Prints lines as they come, above the bar that training shows too; returns how the run ended."""
     from dragoman.monitoring.console import RunConsole
     from dragoman.run.following import LineFollower, planned_training

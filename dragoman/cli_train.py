@@ -59,6 +59,10 @@ def train(
     hang_timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="The same as --set cluster.hang_timeout=SECONDS.")
     ] = None,
+    check: Annotated[
+        bool | None,
+        typer.Option("--check/--no-check", help="Measure machines and links first. Default: on several machines."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Go on in the background, also without terminal.")] = False,
     run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
@@ -70,7 +74,11 @@ def train(
     """Train a model: from a config, from two text files, or further from where a run stopped."""
     from dragoman.cluster.environment import find_place
 
-    changes = [*(overrides or []), *([f"cluster.hang_timeout={hang_timeout}"] if hang_timeout else [])]
+    changes = list(overrides or [])
+    if hang_timeout:
+        changes.append(f"cluster.hang_timeout={hang_timeout}")
+    if check is not None:
+        changes.append(f'cluster.check="{"always" if check else "never"}"')
     order = _Order(config, tuple(source or ()), tuple(target or ()), changes, run_dir, resume, is_continued)
     order.check()
     place = find_place()
@@ -82,7 +90,7 @@ def train(
         _train_as_rank(order, place, json)
         return
     order.load_settings()  # a mistake in them is told before anything is made
-    placement = _placement(workers, hosts, min_hosts, ssh_config, send_data)
+    placement = place_workers(workers, hosts, min_hosts, ssh_config, send_data)
     run, figures = order.choose_run(), {}
     if detach:
         from dragoman.run.detaching import detach_run
@@ -184,9 +192,10 @@ def _train_as_rank(order: _Order, place: "Place", is_json: bool) -> None:
     end_process(0)
 
 
-def _placement(
+def place_workers(
     workers: int | None, hosts: str | None, min_hosts: int, ssh_config: Path | None, is_data_sent: bool
 ) -> "Placement":
+    """Where the workers go, by what a person gave."""
     from dragoman.cluster.launch.hosts import Placement, parse_hosts
 
     if hosts is None:

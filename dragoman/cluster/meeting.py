@@ -34,6 +34,8 @@ class Meeting:
     size: int
     local_rank: int
     num_local: int
+    machines: tuple[str, ...] = ("",)
+    """The machine of each rank, by a name no other machine has."""
 
 
 def meet(place: Place, folder: Path) -> Meeting:
@@ -45,7 +47,8 @@ def meet(place: Place, folder: Path) -> Meeting:
     local = [rank for rank in order if machines[rank] == mine]
     if not any(os.environ.get(variable) for variable in INTERFACE_VARIABLES):
         _choose_interface(place, store, machines)
-    return Meeting(store, order.index(place.rank), place.size, local.index(place.rank), len(local))
+    names = _distinct_names([machines[rank] for rank in order])
+    return Meeting(store, order.index(place.rank), place.size, local.index(place.rank), len(local), names)
 
 
 def _store_told_of(place: Place) -> Store:
@@ -112,6 +115,16 @@ def _machine_name() -> str:
     """The host name and its network: containers and namespaces of one machine are machines of their own."""
     network = Path("/proc/self/ns/net")
     return f"{socket.gethostname()} {network.readlink() if network.exists() else ''}"
+
+
+def _distinct_names(machines: list[str]) -> tuple[str, ...]:
+    """Host names, with a number behind those that several machines have."""
+    names: dict[str, str] = {}
+    for machine in machines:
+        host = machine.split(" ")[0]
+        num_same = sum(other.split(" ")[0] == host for other in names)
+        names.setdefault(machine, f"{host}-{num_same + 1}" if num_same else host)
+    return tuple(names[machine] for machine in machines)
 
 
 def _choose_interface(place: Place, store: Store, machines: list[str]) -> None:

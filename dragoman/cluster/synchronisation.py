@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.cluster.heartbeat import waiting
+from dragoman.cluster.part_clock import PartClock
 from dragoman.cluster.world import World
 
 BUCKET_BYTES = 16 * 2**20
@@ -22,8 +23,15 @@ ALIGNMENT_ELEMENTS = 16
 class GradientSum:
     """Sums gradients over ranks with all-reduce, bucket after bucket, overlapping backward."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], world: World, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        world: World,
+        bucket_bytes: int = BUCKET_BYTES,
+        clock: PartClock | None = None,
+    ) -> None:
         self._world = world
+        self._clock = clock or PartClock(is_on=False)
         # Backward finishes parameters roughly in the reverse of the order the model declares them.
         parameters = list(parameters)[::-1]
         begins, num_elements = _lay_out(parameters)
@@ -41,6 +49,11 @@ class GradientSum:
         self._pending: list[int] = []
         self._works: list[dist.Work] = []
         self._is_last_backward = False
+
+    @property
+    def bucket_bytes(self) -> tuple[int, ...]:
+        """The size of each bucket, in the order they are sent."""
+        return tuple(bucket.nbytes for bucket in self._buckets)
 
     def start_step(self) -> None:
         """Forgets the last step's gradients."""
@@ -74,6 +87,7 @@ class GradientSum:
     def _send_next_bucket(self) -> None:
         work = dist.all_reduce(self._buckets[len(self._works)], async_op=True)
         assert work is not None
+        self._clock.follow(work)
         self._works.append(work)
 
 

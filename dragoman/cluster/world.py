@@ -4,6 +4,7 @@ Gradients apart (see synchronisation), everything that crosses between ranks cro
 """
 
 import json
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,6 +29,18 @@ class World:
     size: int = 1
     local_rank: int = 0
     device: torch.device = CPU
+    machines: tuple[str, ...] = ("",)
+    """The machine of each rank, by a name no other machine of the run has."""
+
+    @property
+    def machine(self) -> str:
+        """The one this process is on."""
+        return self.machines[self.rank]
+
+    @property
+    def num_machines(self) -> int:
+        """How many take part."""
+        return len(set(self.machines))
 
     @property
     def is_first(self) -> bool:
@@ -41,6 +54,18 @@ class World:
     def largest_numbers(self, numbers: list[float]) -> list[float]:
         """Collective: the largest over all ranks of each of the numbers."""
         return self._reduce_numbers(numbers, dist.ReduceOp.MAX)
+
+    def smallest_numbers(self, numbers: list[float]) -> list[float]:
+        """Collective: the smallest over all ranks of each of the numbers."""
+        return self._reduce_numbers(numbers, dist.ReduceOp.MIN)
+
+    def gather_numbers(self, numbers: list[float]) -> list[list[float]]:
+        """Collective: what every rank gives, in the order of ranks; all give equally many."""
+        row = len(numbers)
+        table = [0.0] * (row * self.size)
+        table[self.rank * row : (self.rank + 1) * row] = numbers
+        summed = self.sum_numbers(table)
+        return [summed[rank * row : (rank + 1) * row] for rank in range(self.size)]
 
     def gather_texts(self, indexed: list[tuple[int, str]]) -> list[str]:
         """Collective: every rank gives numbered texts; every rank gets all of them, in order of their numbers."""
@@ -107,7 +132,7 @@ class Vote:
 def join_world(meeting: Meeting | None) -> World:
     """Collective: begins communication with those that were met; a world of one where nobody was."""
     if meeting is None:
-        return World(device=choose_device())
+        return World(device=choose_device(), machines=(socket.gethostname(),))
     device = choose_device(meeting.local_rank)
     if meeting.size > 1:
         # Host tensors go over gloo even beside GPUs: votes and counts must not wait behind kernels.
@@ -116,7 +141,7 @@ def join_world(meeting: Meeting | None) -> World:
         dist.init_process_group(
             backend, store=store, rank=meeting.rank, world_size=meeting.size, timeout=COLLECTIVE_TIMEOUT
         )
-    return World(meeting.rank, meeting.size, meeting.local_rank, device)
+    return World(meeting.rank, meeting.size, meeting.local_rank, device, meeting.machines)
 
 
 def leave_world(world: World) -> None:

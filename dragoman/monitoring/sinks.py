@@ -19,6 +19,9 @@ TENSORBOARD_TAGS = {
     ("train", "target_tokens_per_second"): "target_tokens_per_second",
     ("train", "padding_share"): "padding_share",
     ("train", "seconds_per_step"): "seconds_per_step",
+    ("train", "wall_seconds_per_step"): "wall_seconds_per_step",
+    ("train", "predicted_seconds_per_step"): "predicted_seconds_per_step",
+    ("train", "prediction_error"): "prediction_error",
     ("evaluation", "loss"): "eval_loss",
     # The seeds' tag, but the BLEU of real translations (0 to 100); their own figure has its honest name below.
     ("evaluation", "bleu"): "Eval_BLEU_Score",
@@ -68,17 +71,19 @@ class TensorBoardFile:
             self._add(Event(wall_time=time.time(), step=first_step + 1, session_log=session))
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """The figures that have a tag."""
+        """The figures that have a tag, and the parts of a step."""
+        tagged = {TENSORBOARD_TAGS[kind, name]: figures[name] for name in figures if (kind, name) in TENSORBOARD_TAGS}
+        parts = {f"attribution/{name}": seconds for name, seconds in figures.get("attribution", {}).items()}
+        self.show(step, tagged | parts)
+
+    def show(self, step: int, values: dict[str, float]) -> None:
+        """Values by their tags."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [
-            Summary.Value(tag=TENSORBOARD_TAGS[kind, name], simple_value=value)
-            for name, value in figures.items()
-            if (kind, name) in TENSORBOARD_TAGS
-        ]
         if values:
-            self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+            scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -92,7 +97,8 @@ class Sinks:
     """All places a record goes to."""
 
     def __init__(self, metrics: Path, tensorboard: Path, first_step: int) -> None:
-        self._sinks = (MetricsFile(metrics), TensorBoardFile(tensorboard, first_step))
+        self._tensorboard = TensorBoardFile(tensorboard, first_step)
+        self._sinks = (MetricsFile(metrics), self._tensorboard)
 
     @property
     def files(self) -> tuple[PatientFile, ...]:
@@ -103,6 +109,10 @@ class Sinks:
         """Writes one record to each."""
         for sink in self._sinks:
             sink.write(kind, step, figures)
+
+    def show(self, step: int, values: dict[str, float]) -> None:
+        """Values for TensorBoard alone, by their tags: their records are kept elsewhere."""
+        self._tensorboard.show(step, values)
 
     def __enter__(self) -> Self:
         return self

@@ -3,9 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.diagnosis.prediction import Prediction
+from dragoman.diagnosis.wording import describe_parts, describe_prediction
 from dragoman.monitoring.console import RunConsole
+from dragoman.monitoring.foresight import Foresight
+from dragoman.monitoring.machine_figures import machine_figures
 from dragoman.monitoring.patient_file import OutageNews
 from dragoman.monitoring.sinks import Sinks
+from dragoman.monitoring.system_figures import SystemFigures
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,11 @@ class Watcher:
     def restarted(self, step: int, figures: dict[str, Any]) -> None:
         """The run continues from a checkpoint."""
 
-    def progressed(self, step: int) -> None:
-        """A step was made."""
+    def progressed(self, step: int, seconds: float | None = None) -> None:
+        """A step was made, in so many seconds."""
+
+    def predicted(self, step: int, prediction: Prediction) -> None:
+        """What is expected of the steps to come."""
 
     def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
         """An interval of steps was made, with these figures."""
@@ -45,9 +53,18 @@ class Watcher:
 class RunWatcher(Watcher):
     """Writes log lines and records, and moves the bar."""
 
-    def __init__(self, console: RunConsole, sinks: Sinks, num_steps: int) -> None:
+    def __init__(
+        self,
+        console: RunConsole,
+        sinks: Sinks,
+        num_steps: int,
+        foresight: Foresight | None = None,
+        system: SystemFigures | None = None,
+    ) -> None:
         self._console = console
         self._sinks = sinks
+        self._foresight = foresight or Foresight()
+        self._system = system
         self._outage_news = OutageNews((console.log_file, *sinks.files))
         self._num_steps = num_steps
         self._train: dict[str, Any] = {}
@@ -63,17 +80,33 @@ class RunWatcher(Watcher):
         self._sinks.write("restart", step, figures)
         self._console.say(f"Continuing from the checkpoint of step {step}.")
 
-    def progressed(self, step: int) -> None:
-        """A step was made."""
+    def progressed(self, step: int, seconds: float | None = None) -> None:
+        """A step was made, in so many seconds."""
+        if seconds is not None and (prediction := self._foresight.learn(seconds)) is not None:
+            self._sinks.write("prediction", step, prediction.to_json())
         seconds_left = (self._num_steps - step) * self._train.get("seconds_per_step", 0.0)
         tokens_per_second = self._train.get("target_tokens_per_second", 0.0)
         self._console.show_progress(step, self._train.get("loss"), self._bleu, tokens_per_second, seconds_left)
         self._tell_of_outage()
 
+    def predicted(self, step: int, prediction: Prediction) -> None:
+        """What is expected of the steps to come."""
+        self._foresight.expect(prediction)
+        self._sinks.write("prediction", step, prediction.to_json())
+        for line in describe_prediction(prediction):
+            self._console.say(line)
+        for sentence in prediction.advice:
+            self._console.say(f"What would help: {sentence}")
+        for problem in prediction.problems:
+            self._console.say(f"PROBLEM: {problem}")
+
     def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
         """An interval of steps was made, with these figures."""
         self._train = figures
+        system = self._system.read() if self._system else {}
+        figures = figures | self._foresight.compare(figures["seconds_per_step"]) | machine_figures(system)
         self._sinks.write("train", step, figures)
+        self._sinks.show(step, system)
         self._console.log(f"*** Global step {step}: ***     Train loss: {figures['loss']:.4f} ")
         self._console.log(f"time per step = {seeds_duration(figures['seconds_per_step'])}")
         self._console.log(
@@ -81,6 +114,8 @@ class RunWatcher(Watcher):
             f"learning rate {figures['learning_rate']:.3e}, gradient norm {figures['gradient_norm']:.3f}, "
             f"padding {figures['padding_share']:.1%}"
         )
+        if "attribution" in figures:
+            self._console.log(f"***     A step: {describe_parts(figures['attribution'])}")
         if sample is not None:
             for name, pieces in (
                 ("Source", sample.source),

@@ -185,6 +185,17 @@ class ClusterSettings(Section):
     """Restarts in a row that bring no new step, after which the run fails; any number of others is allowed."""
     port: Annotated[int, Field(ge=0, le=65535, strict=True)] = 0
     """Where the first host listens for the others; 0 is any free port."""
+    check: Literal["machines", "always", "never"] = "machines"
+    """Measure steps and links before step 1 and say what holds them back: on several machines, always or never."""
+
+
+class MonitoringSettings(Section):
+    """[monitoring]: watching the run; all of it together costs less than a hundredth of its time."""
+
+    attribution: Annotated[bool, Field(strict=True)] = True
+    """Note what the time of every step is spent on."""
+    sample_seconds: NotNegative = 1.0
+    """Between two samples of processors, memory, disk, network and GPUs of every machine; 0 switches them off."""
 
 
 class Settings(Section):
@@ -196,6 +207,7 @@ class Settings(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     cluster: ClusterSettings = ClusterSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
 
 
 PROVENANCE = "provenance"

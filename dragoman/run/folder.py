@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from dragoman.run.errors import UserError
 
@@ -34,6 +35,15 @@ class RunFolder:
     def metrics(self) -> Path:
         """One JSON record per logged step, evaluation, checkpoint, restart."""
         return self.path / "metrics.jsonl"
+
+    def system(self, node: str) -> Path:
+        """One sample a second of one machine: processors, memory, disk, network, GPUs."""
+        # What no file name may hold is written as %XX, so two nodes never share a file.
+        return self.path / f"system.{quote(node, safe='', errors='surrogatepass')}.jsonl"
+
+    def system_files(self) -> list[Path]:
+        """The samples of all machines that left some."""
+        return sorted(path for path in self.path.glob("system.*.jsonl") if path.is_file())
 
     @property
     def status(self) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from dragoman.cluster.heartbeat import beat
+from dragoman.cluster.part_clock import Part, PartClock
 from dragoman.cluster.synchronisation import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import (
@@ -25,6 +26,7 @@ from dragoman.model.mode import evaluating
 from dragoman.model.presets import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.monitoring.meters import TrainMeters
+from dragoman.monitoring.step_parts import read_parts
 from dragoman.monitoring.watcher import Sample, Watcher
 from dragoman.run.command import own_command
 from dragoman.run.config import Settings
@@ -32,6 +34,7 @@ from dragoman.run.description import format_seconds
 from dragoman.run.folder import RunFolder
 from dragoman.training.budget import Clock, StopNotice, StopReason, StopWatch
 from dragoman.training.checkpoint import TrainingState, restore_learner
+from dragoman.training.fixed_cost import measure_fixed_share
 from dragoman.training.guard import FiniteGuard
 from dragoman.training.loss_scale import LossScale
 from dragoman.training.optimizer import build_optimizer, set_learning_rate
@@ -39,6 +42,8 @@ from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
 from dragoman.training.schedule import build_schedule
 from dragoman.training.sharing import Origin, send_learner
 from dragoman.training.step import Learner, StepResult
+
+FIXED_COST_STEP = 5
 
 
 class Trainer:
@@ -81,6 +86,8 @@ class Trainer:
         self._is_saver = origin.is_saver
         self._saver = CheckpointSaver(run, settings.checkpoints, self.step if self._is_resumed else None)
         self._is_save_due = False
+        self._first_step = self.step
+        self._fixed_share: float | None = None
 
     def _restore(self, origin: Origin) -> TrainingState | None:
         """Collective: what the run continues from, read or sent; None at its beginning."""
@@ -107,8 +114,10 @@ class Trainer:
             self._is_save_due = True
 
         with self._saver:  # a checkpoint that is being written is finished, even where a step fails
+            self.learner.clock.restart()
             while reason is StopReason.NONE:
                 begin = time.perf_counter()
+                self.learner.clock.begin_step()
                 beat("reading a batch", self.step)
                 vote = self._world.start_vote(self._stop_watch.reason())  # answered while the step computes
                 plan = self._stream.next_step()
@@ -121,12 +130,14 @@ class Trainer:
                 self.step += 1
                 self._num_updates += result.is_finite
                 self._evaluation = None
-                self._measure(plan, result, time.perf_counter() - begin)
-                self._watcher.progressed(self.step)
+                seconds = time.perf_counter() - begin
+                self._measure(plan, result, seconds)
+                self._watcher.progressed(self.step, seconds)
                 reason = StopReason(vote.result())
                 if reason is StopReason.NONE and self.step >= settings.training.max_steps:
                     reason = StopReason.STEPS
                 is_over = reason is not StopReason.NONE
+                self._measure_fixed_cost(batches)
 
                 if self.step % settings.training.log_every == 0 or is_over:
                     self._log(learning_rate, batches)
@@ -176,6 +187,13 @@ class Trainer:
             meters.gradient_norm_sum += result.gradient_norm
             meters.num_finite_norms += 1
 
+    def _measure_fixed_cost(self, batches: dict[int, MicroBatch]) -> None:
+        """Once, when caches and memory are warm: what this rank's batches cost before their first token."""
+        is_due = self.step == self._first_step + FIXED_COST_STEP and self.learner.clock.is_on
+        if is_due and batches:
+            beat("measuring the fixed cost of a batch")
+            self._fixed_share = measure_fixed_share(self.learner, next(iter(batches.values())))
+
     def _log(self, learning_rate: float, batches: dict[int, MicroBatch]) -> None:
         """Collective: one record of the steps since the last one."""
         if not self._meters.num_steps:
@@ -190,6 +208,8 @@ class Trainer:
         figures["steps_per_second"] = 1 / figures["seconds_per_step"]
         if self._clock.cost is not None:
             figures["cost"] = self._clock.cost
+        if (parts := read_parts(self.learner.clock, self._world)) is not None:
+            figures |= parts.to_record() | {"fixed_share": self._fixed_share}
         is_sample_due = self.step % self._settings.training.sample_every < self._meters.num_steps
         self._meters = TrainMeters()
         is_shown = self._world.is_first and is_sample_due and bool(batches)
@@ -211,7 +231,9 @@ class Trainer:
     def _evaluate(self) -> StopReason:
         """Collective: judges the model as it is now, on the dev set; why that was cut off, NONE if it was not."""
         should_stop = self._stop_watch.is_asked_to_end
+        self.learner.clock.switch(Part.EVALUATION)
         judged = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world, should_stop)
+        self.learner.clock.switch(Part.OTHER)
         if judged is None:
             return StopReason(self._world.start_vote(self._stop_watch.reason()).result())
         figures = judged.figures()
@@ -235,7 +257,9 @@ class Trainer:
             return
         self._tell_of_saves()
         if self._is_save_due or self._saver.is_retry_due:
+            self.learner.clock.switch(Part.CHECKPOINT)
             self._is_save_due = not self._saver.save(self._state(), self.learner)
+            self.learner.clock.switch(Part.OTHER)
 
     def _save_and_wait(self, save: Callable[[TrainingState, Learner], None]) -> None:
         """Writes a checkpoint on a rank that saves; the others go on and meet it at the next collective."""
@@ -284,17 +308,21 @@ class Trainer:
                 return f"Finished {spent}."
 
 
-def build_learner(settings: Settings, corpus: PreparedCorpus, world: World) -> Learner:
+def build_learner(
+    settings: Settings, corpus: PreparedCorpus, world: World, kind_of_sum: type[GradientSum] = GradientSum
+) -> Learner:
     """A fresh model and all an update needs: the same on every rank, since the seed is."""
     torch.manual_seed(settings.training.seed)
     vocab_sizes = corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size
     model = Transformer(resolve_shape(settings.model, *vocab_sizes, corpus.is_joint)).to(world.device)
+    clock = PartClock(world.device, settings.monitoring.attribution)
     return Learner(
         model,
         build_optimizer(model, settings.training),
-        GradientSum(model.parameters(), world),
+        kind_of_sum(model.parameters(), world, clock=clock),
         LossScale.start(settings.training.precision),
         settings.training,
+        clock,
     )
 
 

@@ -21,8 +21,12 @@ from dragoman.cluster.launch.supervision import CAUSE_VARIABLE, RESUMED_VARIABLE
 from dragoman.cluster.meeting import Meeting, meet
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.diagnosis.advice import predict_and_advise
 from dragoman.monitoring.console import RunConsole
+from dragoman.monitoring.foresight import Foresight, expected_before
+from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import Sinks
+from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.monitoring.watcher import RunWatcher, Watcher
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
@@ -30,9 +34,13 @@ from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.run.processes import end_with_parent
 from dragoman.training.budget import StopNotice, StopReason
 from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
-from dragoman.training.sharing import find_origin
+from dragoman.training.rehearsal import rehearse
+from dragoman.training.sharing import Origin, find_origin
 from dragoman.training.start import copy_tokenizers
 from dragoman.training.trainer import Trainer
+
+CHECK_SECONDS = 15.0
+"""Of measuring before the first step: seldom as much, and nothing beside the hours of a run on several machines."""
 
 
 def main() -> NoReturn:
@@ -85,12 +93,29 @@ def work(run: RunFolder, settings: Settings, world: World, notice: StopNotice, r
         corpus = PreparedCorpus.open(settings.data.prepared)
         if origin.is_saver:
             copy_tokenizers(corpus, run)
-        watcher: Watcher = Watcher()
-        if console:
-            first_step = 0 if origin.checkpoint is None else checkpoint_step(origin.checkpoint)
-            sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
-            watcher = RunWatcher(console, sinks, settings.training.max_steps)
+        if world.local_rank == 0 and settings.monitoring.sample_seconds:
+            stack.enter_context(start_sampler(run, world.machine, settings.monitoring.sample_seconds))
+        watcher = _open_watcher(run, settings, world, console, origin, stack) if console else Watcher()
+        if origin.is_beginning and _is_check_wanted(settings, world):
+            watcher.say(f"Measuring steps and links for up to {CHECK_SECONDS:.0f} s (--no-check leaves this out) …")
+            watcher.predicted(0, predict_and_advise(rehearse(settings, corpus, world, CHECK_SECONDS)))
         return Trainer(run, settings, corpus, world, watcher, origin, notice, restart_cause).train()
+
+
+def _open_watcher(
+    run: RunFolder, settings: Settings, world: World, console: RunConsole, origin: Origin, stack: ExitStack
+) -> Watcher:
+    """Everything that is written and shown, on the first rank."""
+    first_step = 0 if origin.checkpoint is None else checkpoint_step(origin.checkpoint)
+    expected_seconds = None if origin.is_beginning else expected_before(run, world.size)
+    sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
+    system = stack.enter_context(SystemFigures(run))
+    return RunWatcher(console, sinks, settings.training.max_steps, Foresight(world.size, expected_seconds), system)
+
+
+def _is_check_wanted(settings: Settings, world: World) -> bool:
+    is_default = settings.cluster.check == "machines"
+    return world.num_machines > 1 if is_default else settings.cluster.check == "always"
 
 
 def record_failure(run: RunFolder, rank: int, error: Exception) -> None:

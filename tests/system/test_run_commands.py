@@ -236,27 +236,90 @@ def read_terminal(terminal: int, until: str, timeout_seconds: float = 20) -> str
     return shown.decode(errors="replace")
 
 
-def test_a_terminal_has_a_bar_below_the_lines(run: RunFolder):
-    write_status(run)
-    append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
+@contextmanager
+def watching_in_terminal(
+    run: RunFolder, *options: object, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`dragoman watch` on a terminal of 120 columns, and the terminal to read from."""
     terminal, inner = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    settings = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"} | environment
     try:
-        with started("watch", run.path, stdout=inner, stderr=inner, env=environment) as watching:
+        with started("watch", run.path, *options, stdout=inner, stderr=inner, env=settings) as watching:
             os.close(inner)
-            shown = read_terminal(terminal, "1:40 left")
-            assert "line 15" in shown
-            for part in ("step 50/100", "loss 1.500", "BLEU 23.4", "17,000 tokens/s", "0:01:40 left"):
-                assert part in shown
-            append(run.log, "[bold] :smile: is data\n")
-            assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
-            write_status(run, state="finished", step=100)
-            shown = read_terminal(terminal, "finished at step 100.")
-            assert "step 100/100" in shown
-            assert "finished at step 100." in shown
-            assert watching.wait() == 0
+            yield watching, terminal
     finally:
         os.close(terminal)
+
+
+def test_a_terminal_has_a_live_view_that_stays(run: RunFolder):
+    write_status(run, num_restarts=1)
+    append(run.metrics, json.dumps(TRAIN | {"step": 51, "attribution": {"forward": 1.5, "data": 0.5}}) + "\n")
+    append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
+    network = {"eth0": {"received_bytes_per_second": 11.25e6, "speed_megabits_per_second": 100}}
+    sample = {"time": time.time(), "cpu": {"share": 0.25}, "network": network}
+    append(run.path / "system.alpha.jsonl", json.dumps(sample) + "\n")
+    with watching_in_terminal(run) as (watching, terminal):
+        shown = read_terminal(terminal, "line 15")
+        for part in ("step 50 of 100", "loss 1.5", "BLEU 23.44", "17,000 target tokens/s", "left", "restarts 1"):
+            assert part in shown
+        for part in ("forward 75 %", "alpha", "11.2 MB/s (90 Mbit/s)", "line 13"):
+            assert part in shown
+        assert "line 12" not in shown
+        append(run.log, "[bold] :smile: \x1b[2Jis data\n")
+        assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
+        write_status(run, state="finished", step=100)
+        shown = read_terminal(terminal, "finished at step 100.")
+        assert "step 100 of 100" in shown
+        assert "finished at step 100." in shown
+        assert watching.wait() == 0
+
+
+def test_the_live_view_of_a_run_that_fails_ends_with_1(run: RunFolder):
+    write_status(run, state="failed", message="Worker 1 ran out of memory.")
+    with watching_in_terminal(run, "--lines", 5) as (watching, terminal):
+        shown = read_terminal(terminal, "dragoman: ")
+        assert "line 11" in shown
+        assert "line 10" not in shown
+        assert "failed: Worker 1 ran out of memory." in shown
+        assert watching.wait() == 1
+
+
+def test_ctrl_c_ends_the_live_view_not_the_run(run: RunFolder):
+    write_status(run)
+    with watching_in_terminal(run) as (watching, terminal):
+        read_terminal(terminal, "line 15")
+        watching.send_signal(signal.SIGINT)
+        shown = read_terminal(terminal, "To stop it: ")
+        assert "goes on. To stop it: " in shown
+        assert "\x1b[?25h" in shown  # the cursor is there again
+        assert watching.wait() == 0
+    assert not run.stop_request.exists()
+
+
+@pytest.mark.parametrize(("options", "terminal_kind"), [(["--log"], "xterm"), ([], "dumb")])
+def test_a_terminal_can_have_the_log(run: RunFolder, options: list[str], terminal_kind: str):
+    write_status(run)
+    with watching_in_terminal(run, *options, TERM=terminal_kind) as (watching, terminal):
+        shown = read_terminal(terminal, "line 15")
+        assert "line 6" in shown
+        assert "line 5" not in shown
+        append(run.log, "[bold] :smile: is data\n")
+        assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
+        write_status(run, state="finished", step=100)
+        assert "finished at step 100." in read_terminal(terminal, "finished at step 100.")
+        assert watching.wait() == 0
+
+
+def test_the_log_in_a_terminal_has_a_bar_below(run: RunFolder):
+    write_status(run)
+    append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
+    with watching_in_terminal(run, "--log") as (watching, terminal):
+        shown = read_terminal(terminal, "1:40 left")
+        for part in ("line 15", "step 50/100", "loss 1.500", "BLEU 23.4", "17,000 tokens/s", "0:01:40 left"):
+            assert part in shown
+        write_status(run, state="finished", step=100)
+        assert "step 100/100" in read_terminal(terminal, "finished at step 100.")
+        assert watching.wait() == 0
 
 
 def test_stopping_waits_until_everything_is_saved(dragoman: Run, run: RunFolder):

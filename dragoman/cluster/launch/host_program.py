@@ -10,6 +10,7 @@ import math
 import os
 import queue
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -22,10 +23,12 @@ from dragoman.cluster.launch.agent_spec import AttemptSpec
 from dragoman.cluster.launch.facts import gather_facts
 from dragoman.cluster.reach import Listener, free_port, interface_of, own_addresses, reachable_address
 from dragoman.run.errors import UserError
-from dragoman.run.files import write_text
+from dragoman.run.files import read_json, write_text
 from dragoman.run.folder import RunFolder
 
 BEAT_SECONDS = 0.5
+CHECK_PREFIX = "dragoman-check-"
+"""How the names of folders begin that hold a check and nothing to keep."""
 Message = dict[str, Any]
 
 
@@ -76,6 +79,16 @@ class HostProgram:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, text)
         return {"written": len(request["files"])}
+
+    def _do_take_measurements(self, request: Message) -> Message:
+        """What a check measured here; its folder, which was made for it alone, goes."""
+        folder = Path(request["run"])
+        if not folder.name.startswith(CHECK_PREFIX):
+            raise UserError(f"{folder} is not the folder of a check.")
+        path = folder / request["name"]
+        found = read_json(path) if path.exists() else None
+        shutil.rmtree(folder, ignore_errors=True)
+        return {"measurements": found}
 
     def _do_make_folder(self, request: Message) -> Message:
         Path(request["path"]).mkdir(parents=True, exist_ok=True)

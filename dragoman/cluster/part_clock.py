@@ -1,0 +1,177 @@
+"""What a rank's time goes to. At every moment it is spent on one part, so the parts add up to wall time by themselves.
+
+On a GPU the moments are events on its stream, read when the interval is over: watching never makes a step wait. These
+lines have never run on one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+
+class Part(StrEnum):
+    """What a rank may be doing."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    WAITING = "waiting"
+    """For the gradients of all ranks, with nothing else to do."""
+    OPTIMIZER = "optimizer"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    OTHER = "other"
+
+
+OWN_WORK = (Part.DATA, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER, Part.CHECKPOINT)
+"""What other ranks wait for if it takes longer here."""
+
+
+@dataclass
+class StepTimes:
+    """Where the time from the beginning of one step to that of the next went."""
+
+    seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
+    flights: list[tuple[float, float]] = field(default_factory=list)
+    """When each bucket of gradients was sent and had arrived, in seconds since the step began."""
+    backward_end: float = 0.0
+    """When the last gradient was computed, in seconds since the step began."""
+
+    @property
+    def hidden_seconds(self) -> float:
+        """How long gradients travelled while backward still computed."""
+        total, reached = 0.0, 0.0
+        for begin, end in sorted(self.flights):
+            begin, end = max(begin, reached), min(end, self.backward_end)
+            if end > begin:
+                total, reached = total + end - begin, end
+        return total
+
+
+class _Moments(Protocol):
+    """How moments are taken on a kind of device."""
+
+    def now(self) -> object:
+        """This moment."""
+
+    def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
+        """Calls `note` with the moment a collective is complete."""
+
+    def seconds_between(self, begin: object, end: object) -> float:
+        """From one moment to another; waits until the later has come."""
+
+
+class _HostMoments:
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
+        work.get_future().add_done_callback(lambda _: note(time.perf_counter()))
+
+    def seconds_between(self, begin: object, end: object) -> float:
+        assert isinstance(begin, float)
+        assert isinstance(end, float)
+        return end - begin
+
+
+class _DeviceMoments:
+    def __init__(self, device: torch.device) -> None:
+        self._arrivals = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def now(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
+        # On a stream of its own: the moment must not wait for the kernels of backward.
+        with torch.cuda.stream(self._arrivals):
+            work.wait()
+            note(self.now())
+
+    def seconds_between(self, begin: object, end: object) -> float:
+        assert isinstance(begin, torch.cuda.Event)
+        assert isinstance(end, torch.cuda.Event)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+
+@dataclass
+class _StepMoments:
+    switches: list[tuple[Part, object]]
+    flights: list[list[object]] = field(default_factory=list)
+
+
+class PartClock:
+    """Notes when this rank turns from one part to another; `read` adds up."""
+
+    def __init__(self, device: torch.device | None = None, is_on: bool = True) -> None:
+        is_gpu = device is not None and device.type == "cuda"
+        self._moments: _Moments = _DeviceMoments(device) if is_gpu and device is not None else _HostMoments()
+        self._is_on = is_on
+        self._steps: list[_StepMoments] = []
+        self.restart()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is noted."""
+        return self._is_on
+
+    def restart(self) -> None:
+        """Forgets everything; time counts from now, for `OTHER`."""
+        if self._is_on:
+            self._steps = [_StepMoments([(Part.OTHER, self._moments.now())])]
+
+    def switch(self, part: Part) -> None:
+        """From now on the time is spent on this."""
+        if self._is_on:
+            self._steps[-1].switches.append((part, self._moments.now()))
+
+    def begin_step(self) -> None:
+        """A step begins, with its data."""
+        if self._is_on:
+            self._steps.append(_StepMoments([(Part.DATA, self._moments.now())]))
+
+    def follow(self, work: dist.Work | None) -> None:
+        """A bucket of gradients is on its way; without work it is only ready to go."""
+        if not self._is_on:
+            return
+        flight = [self._moments.now()]
+        self._steps[-1].flights.append(flight)
+        if work is not None:
+            self._moments.on_arrival(work, flight.append)
+        else:
+            flight.append(flight[0])
+
+    def read(self) -> tuple[StepTimes, list[StepTimes]]:
+        """The time since the last reading: of all that came before the first step, then of each step.
+
+        What comes now, until the next step begins, counts for the next reading.
+        """
+        if not self._is_on:
+            return StepTimes(), []
+        steps, end = self._steps, self._moments.now()
+        self._steps = [_StepMoments([(Part.OTHER, end)])]
+        ends = [step.switches[0][1] for step in steps[1:]] + [end]
+        before, *rest = [self._measure(step, end) for step, end in zip(steps, ends, strict=True)]
+        return before, rest
+
+    def _measure(self, step: _StepMoments, end: object) -> StepTimes:
+        times = StepTimes()
+        begin = step.switches[0][1]
+        moments = [moment for _, moment in step.switches] + [end]
+        for (part, moment), following in zip(step.switches, moments[1:], strict=True):
+            times.seconds[part] += self._moments.seconds_between(moment, following)
+            if part is Part.BACKWARD:
+                times.backward_end = self._moments.seconds_between(begin, following)
+        for flight in step.flights:
+            sent, arrived = flight if len(flight) == 2 else (flight[0], end)
+            times.flights.append(
+                (self._moments.seconds_between(begin, sent), self._moments.seconds_between(begin, arrived))
+            )
+        return times

@@ -1,0 +1,226 @@
+"""Measuring the way between ranks as training uses it: the same processes, interface, sockets and collectives."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dragoman.cluster.heartbeat import beat
+from dragoman.cluster.world import World
+
+SMALLEST_BYTES = 1024
+GROWTH = 4
+WANTED_SECONDS = 0.3
+"""A size is measured until so much time was spent on it: short transfers vary most."""
+MOST_REPEATS = 10
+NUM_PINGS = 20
+PING_BYTES = 4
+LINK_BYTES = 64 * 1024
+"""The first message that is timed for its rate; the following are larger until one takes long enough."""
+LINK_SECONDS = 0.4
+LARGEST_LINK_BYTES = 64 * 2**20
+FLOAT_BYTES = 4
+
+Transfer = tuple[int, float]
+"""Bytes, and the seconds they took."""
+
+
+@dataclass(frozen=True)
+class ProbedLink:
+    """The way from one machine's first rank to another's."""
+
+    sender: str
+    receiver: str
+    latency_seconds: float
+    bytes_per_second: float
+
+
+def sweep_sizes(largest_bytes: int) -> list[int]:
+    """From a kilobyte up to the largest, each four times the one before."""
+    sizes = [SMALLEST_BYTES]
+    while sizes[-1] * GROWTH < largest_bytes:
+        sizes.append(sizes[-1] * GROWTH)
+    return [*sizes, largest_bytes] if largest_bytes > sizes[-1] else sizes
+
+
+def measure_all_reduce(
+    world: World, sizes: Sequence[int], seconds: float, group: dist.ProcessGroup | None = None
+) -> list[Transfer]:
+    """Collective: how long all-reduces of these sizes take, as many as fit into the time; the slowest rank counts.
+
+    With a group, only its ranks may call.
+    """
+    buffer = torch.zeros(-(-sizes[-1] // FLOAT_BYTES), dtype=torch.float32, device=world.device)
+    begin = time.perf_counter()
+    found: list[Transfer] = []
+    for size in sizes:
+        beat(f"measuring an exchange of {size} bytes")
+        part = buffer[: max(1, size // FLOAT_BYTES)]
+        first = _agreed_largest(_all_reduce_seconds(part, group), group)
+        spent = _agreed_largest(time.perf_counter() - begin, group)
+        # The first of a size may grow buffers of the sockets: it counts only where there is no time for another.
+        num_more = _repeats(first, seconds - spent)
+        times = [_agreed_largest(_all_reduce_seconds(part, group), group) for _ in range(num_more)] or [first]
+        found.append((part.numel() * FLOAT_BYTES, sum(times) / len(times)))
+        spent = _agreed_largest(time.perf_counter() - begin, group)
+        if spent + GROWTH * found[-1][1] > seconds:
+            break
+    return found
+
+
+def _repeats(seconds_each: float, seconds_left: float) -> int:
+    wanted = min(WANTED_SECONDS / max(seconds_each, 1e-6), seconds_left / max(seconds_each, 1e-6) / GROWTH)
+    return max(0, min(MOST_REPEATS, int(wanted)))
+
+
+def _all_reduce_seconds(part: Tensor, group: dist.ProcessGroup | None) -> float:
+    dist.barrier(group)
+    begin = time.perf_counter()
+    dist.all_reduce(part, group=group)
+    _wait_for_device(part)
+    return time.perf_counter() - begin
+
+
+def _agreed_largest(seconds: float, group: dist.ProcessGroup | None) -> float:
+    number = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(number, op=dist.ReduceOp.MAX, group=group)
+    return float(number)
+
+
+def measure_inside(world: World, sizes: Sequence[int], seconds: float) -> list[Transfer]:
+    """Collective: the same among the ranks of the first machine; empty where it has only one."""
+    inside = [rank for rank, machine in enumerate(world.machines) if machine == world.machines[0]]
+    if len(inside) == 1:
+        return []
+    group = dist.new_group(inside)
+    found = measure_all_reduce(world, sizes, seconds, group) if world.rank in inside else []
+    world.wait_for_all()
+    if world.rank in inside:
+        dist.destroy_process_group(group)
+    return found
+
+
+class BackgroundExchange:
+    """An all-reduce that goes on while this rank computes."""
+
+    def __init__(self, world: World, num_bytes: int) -> None:
+        self._buffer = torch.zeros(max(1, num_bytes // FLOAT_BYTES), dtype=torch.float32, device=world.device)
+        self._begin = self._end = 0.0
+
+    def start(self) -> None:
+        """Collective: sends."""
+        dist.barrier()
+        self._begin = time.perf_counter()
+        work = dist.all_reduce(self._buffer, async_op=True)
+        assert work is not None
+        self._work = work
+        work.get_future().add_done_callback(self._arrived)
+
+    def _arrived(self, _: object) -> None:
+        self._end = time.perf_counter()
+
+    def finish(self) -> float:
+        """Collective: waits for the rest; seconds since it was sent, on the slowest rank."""
+        self._work.wait()
+        _wait_for_device(self._buffer)
+        return _agreed_largest((self._end or time.perf_counter()) - self._begin, None)
+
+
+def measure_links(world: World) -> list[ProbedLink]:
+    """Collective: latency and rate from each machine to the next, around the ring, in rounds of separate pairs."""
+    leaders = list(dict.fromkeys(world.machines.index(machine) for machine in world.machines))
+    found: list[list[float]] = []
+    pairs = _ring_pairs(leaders)
+    for together in _rounds(pairs):
+        world.wait_for_all()
+        for sender, receiver in together:
+            if world.rank == sender:
+                found.append([pairs.index((sender, receiver)), *_measure_sending(world, receiver)])
+            elif world.rank == receiver:
+                _serve(world, sender)
+        world.wait_for_all()
+    rows = {int(row[0]): row[1:] for row in _share(world, found, len(pairs))}
+    return [
+        ProbedLink(world.machines[sender], world.machines[receiver], *rows[index])
+        for index, (sender, receiver) in enumerate(pairs)
+        if index in rows
+    ]
+
+
+def _ring_pairs(leaders: Sequence[int]) -> list[tuple[int, int]]:
+    """Each machine and the next; with two, both directions."""
+    return [(leader, leaders[(index + 1) % len(leaders)]) for index, leader in enumerate(leaders)]
+
+
+def _rounds(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Pairs that share no machine can be measured together: even ones, odd ones, and the last if it fits nowhere."""
+    last = [pairs[-1]] if len(pairs) % 2 else []
+    paired = pairs[: len(pairs) - len(last)]
+    for together in (paired[::2], paired[1::2], last):
+        if together:
+            yield list(together)
+
+
+def _measure_sending(world: World, receiver: int) -> tuple[float, float]:
+    """Latency in seconds and bytes per second to another rank."""
+    beat("measuring a link")
+    pings = [_timed_message(world, PING_BYTES, receiver) for _ in range(NUM_PINGS)]
+    round_trip = sorted(pings)[NUM_PINGS // 2]
+    size = LINK_BYTES
+    while True:
+        seconds = max(1e-9, _timed_message(world, size, receiver) - round_trip)
+        if seconds >= LINK_SECONDS or size >= LARGEST_LINK_BYTES:
+            break
+        growth = min(16.0, max(2.0, 1.2 * LINK_SECONDS / seconds))
+        size = min(LARGEST_LINK_BYTES, int(size * growth))
+    _send_size(0, receiver)
+    return round_trip / 2, size / seconds
+
+
+def _timed_message(world: World, size: int, receiver: int) -> float:
+    """Seconds until a message of this size was received and a word came back."""
+    _send_size(size, receiver)
+    message, answer = _message(world, size), _message(world, PING_BYTES)
+    begin = time.perf_counter()
+    dist.send(message, receiver)
+    dist.recv(answer, receiver)
+    _wait_for_device(answer)
+    return time.perf_counter() - begin
+
+
+def _serve(world: World, sender: int) -> None:
+    """The other side: receives messages of announced sizes until one of size 0."""
+    announced = torch.zeros(1, dtype=torch.int64)
+    while True:
+        dist.recv(announced, sender)
+        if not (size := int(announced)):
+            return
+        message = _message(world, size)
+        dist.recv(message, sender)
+        _wait_for_device(message)
+        dist.send(_message(world, PING_BYTES), sender)
+
+
+def _send_size(size: int, receiver: int) -> None:
+    dist.send(torch.tensor([size]), receiver)
+
+
+def _message(world: World, size: int) -> Tensor:
+    return torch.zeros(max(1, size // FLOAT_BYTES), dtype=torch.float32, device=world.device)
+
+
+def _share(world: World, rows: list[list[float]], num_rows: int) -> list[list[float]]:
+    """Collective: everybody's rows; ranks have different numbers of them."""
+    width = 3
+    padded = [number for row in rows for number in row] + [-1.0] * (width * (num_rows - len(rows)))
+    tables = world.gather_numbers(padded)
+    cut = (table[begin : begin + width] for table in tables for begin in range(0, len(table), width))
+    return [row for row in cut if row[0] >= 0]
+
+
+def _wait_for_device(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

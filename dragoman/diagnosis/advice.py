@@ -1,0 +1,205 @@
+"""What would make a step faster, and by how much; and what is wrong with the machines or the way between them.
+
+Every proposal is the same arithmetic as the prediction, with one thing changed, and is scaled by how well that
+arithmetic met the steps that were rehearsed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from dragoman.diagnosis.measurements import BITS_PER_BYTE, MEGA, MeasuredLink, Measurements, Transfer
+from dragoman.diagnosis.prediction import Prediction, predict, step_from_parts, transfer_seconds
+from dragoman.run.units import format_rate
+
+WORTH_SAYING = 0.95
+"""A proposal that saves less than a twentieth of the step is not worth a sentence."""
+LINK_STEPS_MEGABITS = (100, 1_000, 10_000, 25_000, 100_000)
+SLOW_LINK_SHARE = 0.3
+"""Of the claimed speed. One TCP stream seldom fills a fast link, so only a good deal less is a finding."""
+SLOW_MACHINE_FACTOR = 1.35
+MANY_TIMES = 10
+
+
+def predict_and_advise(measured: Measurements) -> Prediction:
+    """A prediction with everything there is to say about it."""
+    prediction = predict(measured)
+    return replace(prediction, advice=advise(measured, prediction), problems=find_problems(measured, prediction))
+
+
+def advise(measured: Measurements, prediction: Prediction) -> list[str]:
+    """Sentences, the greatest gain first."""
+    scale = _scale(measured, prediction)
+    proposals = _link_proposals(measured) + _other_proposals(measured, prediction)
+    gains = [(seconds * scale, what) for what, seconds in proposals]
+    useful = sorted((seconds, what) for seconds, what in gains if seconds < WORTH_SAYING * prediction.seconds)
+    sentences = [
+        f"{what}: {_seconds(seconds)} instead of {_seconds(prediction.seconds)} a step." for seconds, what in useful
+    ]
+    return sentences + _batch_advice(measured, prediction)
+
+
+def _scale(measured: Measurements, prediction: Prediction) -> float:
+    """By how much steps take longer than the arithmetic says."""
+    model_seconds = sum(step_from_parts(measured).values())
+    return prediction.seconds / model_seconds if model_seconds else 1.0
+
+
+def _link_proposals(measured: Measurements) -> list[tuple[str, float]]:
+    """The next faster ports, and a smaller gradient."""
+    if not measured.links or not measured.all_reduce:
+        return []
+    slowest = min(measured.links, key=lambda link: link.bytes_per_second)
+    faster = [speed for speed in LINK_STEPS_MEGABITS if speed > 1.5 * slowest.megabits_per_second][:2]
+    proposals = [
+        (f"A port of {_port(speed)}", _with_link(measured, slowest, speed * MEGA / BITS_PER_BYTE)) for speed in faster
+    ]
+    halved = [
+        Transfer(each.num_bytes, transfer_seconds(measured.all_reduce, each.num_bytes / 2))
+        for each in measured.all_reduce
+    ]
+    return [*proposals, ("Sending gradients in half precision", sum(step_from_parts(measured, halved).values()))]
+
+
+def _with_link(measured: Measurements, slowest: MeasuredLink, bytes_per_second: float) -> float:
+    """Seconds of a step whose messages travel at another rate; what they take besides travelling stays."""
+    num_ranks = len(measured.machines)
+    crossings = 2 * (num_ranks - 1) / num_ranks
+    changed = [
+        Transfer(
+            each.num_bytes,
+            max(0.0, each.seconds - crossings * each.num_bytes / slowest.bytes_per_second)
+            + crossings * each.num_bytes / bytes_per_second,
+        )
+        for each in measured.all_reduce
+    ]
+    return sum(step_from_parts(measured, changed).values())
+
+
+def _other_proposals(measured: Measurements, prediction: Prediction) -> list[tuple[str, float]]:
+    proposals = []
+    names = measured.machine_names
+    if len(names) > 1:
+        proposals.append((f"One machine alone ({names[0]})", seconds_on_one_machine(measured)))
+    parts = step_from_parts(measured)
+    total = sum(parts.values())
+    if len(measured.work_by_rank) > 1 and prediction.bottleneck == "straggler":
+        slowest = measured.work_by_rank.index(max(measured.work_by_rank))
+        gain = prediction.losses.excess_of_slowest
+        proposals.append((f"Rank {slowest} on {measured.machines[slowest]} as fast as the others", total - gain))
+    if prediction.bottleneck == "input":
+        proposals.append(("Prepared data on a faster disk", total - parts.get("data", 0.0)))
+    return proposals
+
+
+def seconds_on_one_machine(measured: Measurements) -> float:
+    """Of a step of the same global batch on the first machine alone, by the same arithmetic."""
+    num_ranks = len(measured.machines)
+    num_inside = list(measured.machines).count(measured.machines[0])
+    factor = num_ranks / num_inside
+    shared = {name: seconds * factor for name, seconds in measured.alone_parts.items() if name in _SCALING_PARTS}
+    exchange = 0.0
+    if num_inside > 1 and measured.all_reduce_inside:
+        exchange = sum(transfer_seconds(measured.all_reduce_inside, size) for size in measured.bucket_bytes)
+    return sum((measured.alone_parts | shared).values()) + exchange
+
+
+_SCALING_PARTS = ("data", "forward", "backward", "hidden_communication")
+"""What grows with the share of the batch that a rank has."""
+
+
+def _batch_advice(measured: Measurements, prediction: Prediction) -> list[str]:
+    """A larger batch makes a step longer, but what is fixed is paid more rarely."""
+    if prediction.bottleneck not in ("network", "overhead"):
+        return []
+    parts = step_from_parts(measured)
+    grown = sum(parts.get(name, 0.0) for name in _SCALING_PARTS) * (1 - measured.fixed_share)
+    gain = 2 * sum(parts.values()) / (sum(parts.values()) + grown)
+    if gain * WORTH_SAYING < 1:
+        return []
+    return [f"Twice the training.global_batch_tokens: {gain:.2g} times as many tokens a second, in larger steps."]
+
+
+def find_problems(measured: Measurements, prediction: Prediction) -> list[str]:
+    """What the owner of these machines should look at before paying for them."""
+    return [
+        *_link_problems(measured.links),
+        *_placement_problems(measured),
+        *_machine_problems(measured),
+        *_futility(measured, prediction),
+    ]
+
+
+def _link_problems(links: Sequence[MeasuredLink]) -> list[str]:
+    problems = []
+    for link in links:
+        way = f"The way from {link.sender} to {link.receiver}"
+        if link.kind in ("loopback", "vpn"):
+            kind = "the loopback interface" if link.kind == "loopback" else "a VPN"
+            problems.append(f"{way} goes over {kind} ({link.interface}): set GLOO_SOCKET_IFNAME to the fast interface.")
+        claimed = link.claimed_megabits_per_second
+        if claimed and link.megabits_per_second < SLOW_LINK_SHARE * claimed:
+            problems.append(
+                f"{way} carries {format_rate(link.bytes_per_second)}, but {link.interface} claims {claimed:,.0f} "
+                f"Mbit/s: a slower port, cable, switch or limit is in between."
+            )
+    rates = [link.bytes_per_second for link in links]
+    if len(links) > 2 and min(rates) < median(rates) / SLOW_MACHINE_FACTOR / 2:
+        slow = min(links, key=lambda link: link.bytes_per_second)
+        problems.append(
+            f"The way from {slow.sender} to {slow.receiver} carries {format_rate(slow.bytes_per_second)}, the others "
+            f"{format_rate(median(rates))}: every step waits for the slowest."
+        )
+    return problems
+
+
+def _placement_problems(measured: Measurements) -> list[str]:
+    if not measured.is_interleaved:
+        return []
+    return [
+        "Neighbouring ranks are on different machines: the gradient crosses the network once for every rank instead "
+        "of once for every machine. List the ranks machine by machine."
+    ]
+
+
+def _machine_problems(measured: Measurements) -> list[str]:
+    """A machine whose ranks take much longer than those of the others."""
+    if len(measured.machine_names) < 2 or not measured.work_by_rank:
+        return []
+    work = {
+        name: fmean(
+            seconds
+            for machine, seconds in zip(measured.machines, measured.work_by_rank, strict=True)
+            if machine == name
+        )
+        for name in measured.machine_names
+    }
+    slowest = max(work, key=work.__getitem__)
+    others = median(seconds for name, seconds in work.items() if name != slowest)
+    if work[slowest] < SLOW_MACHINE_FACTOR * others:
+        return []
+    return [
+        f"{slowest} is slower than the others: {_seconds(work[slowest])} of computing a step against "
+        f"{_seconds(others)}. Every step waits for it; give it fewer workers, or find what else it does."
+    ]
+
+
+def _futility(measured: Measurements, prediction: Prediction) -> list[str]:
+    if len(measured.machine_names) < 2:
+        return []
+    alone = seconds_on_one_machine(measured) * _scale(measured, prediction)
+    if alone > WORTH_SAYING * prediction.seconds:
+        return []
+    return [
+        f"{len(measured.machine_names)} machines are slower than one: {_seconds(prediction.seconds)} a step, and "
+        f"{_seconds(alone)} on {measured.machine_names[0]} alone."
+    ]
+
+
+def _port(megabits: int) -> str:
+    rate = f"{megabits // 1000} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
+    return f"{rate} ({megabits / BITS_PER_BYTE:,.4g} MB/s)"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= MANY_TIMES else f"{seconds:.3g} s"

@@ -1,0 +1,163 @@
+"""Facts about devices and links by name, from hardware.toml and from a person's own file of the same form."""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from dragoman.diagnosis.cost_model import Link, tcp_goodput
+from dragoman.run.checking import first_problem, read_toml
+from dragoman.run.errors import UsageError
+from dragoman.run.section import NotNegative, Positive, Section
+from dragoman.run.units import format_bytes, format_rate, parse_rate
+
+Precision = Literal["fp32", "fp16", "bf16"]
+Share = Annotated[float, Field(gt=0, le=1, strict=True)]
+ETHERNET_LATENCY_SECONDS = 5e-5
+ETHERNET_GOODPUT_LOW, ETHERNET_GOODPUT_HIGH = 0.9, 0.99
+
+
+class ShareRange(Section):
+    """A share of something, and between which bounds it may really be."""
+
+    low: Share
+    typical: Share
+    high: Share
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        if not self.low <= self.typical <= self.high:
+            raise ValueError("low, typical and high must be in this order")
+        return self
+
+
+class Device(Section):
+    """What computes: a GPU, or the cores of a machine."""
+
+    about: str
+    memory_bytes: Positive
+    memory_bytes_per_second: Positive
+    seconds_per_operation: NotNegative
+    peak_flops: dict[Precision, Positive]
+    reached_share: dict[Precision, ShareRange]
+    source: str
+
+    @model_validator(mode="after")
+    def _has_a_share_for_each_peak(self) -> Self:
+        if set(self.peak_flops) != set(self.reached_share):
+            raise ValueError("peak_flops and reached_share must have the same precisions")
+        return self
+
+
+class LinkFacts(Section):
+    """What carries bytes; the rate is the nominal one, of each direction."""
+
+    about: str
+    latency_seconds: NotNegative
+    bytes_per_second: Positive
+    goodput: ShareRange
+    source: str
+
+    def link(self, goodput: float | None = None) -> Link:
+        """For the cost model, with the typical goodput unless told."""
+        return Link(self.latency_seconds, self.bytes_per_second * (goodput or self.goodput.typical))
+
+
+class Hardware(Section):
+    """All facts, by name."""
+
+    devices: dict[str, Device]
+    links: dict[str, LinkFacts]
+
+    def device(self, name: str) -> Device:
+        """The facts about a device; an unknown name is an error that names the nearest known one."""
+        if name not in self.devices:
+            raise UsageError(_unknown("device", name, self.devices))
+        return self.devices[name]
+
+    def link(self, name: str) -> LinkFacts:
+        """The facts about a link by its name, or Ethernet of a rate such as 300mbit or 200MB/s."""
+        if found := self.links.get(name) or self.links.get(name.lower()):  # 1Gbit is 1gbit
+            return found
+        if not name[:1].isdecimal():
+            raise UsageError(f"{_unknown('link', name, self.links)} Or give a rate, for example 300mbit.")
+        return _ethernet(name, parse_rate(name))
+
+
+def load_hardware(own_file: Path | None = None) -> Hardware:
+    """The shipped facts, with those of a person's own file added or put over them, key by key."""
+    values = tomllib.loads(files("dragoman.diagnosis").joinpath("hardware.toml").read_text(encoding="utf-8"))
+    if own_file is not None:
+        values = _put_over(values, read_toml(own_file))
+    try:
+        return Hardware.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{own_file or 'hardware.toml'}: {_problem(error)}") from None
+
+
+def hardware_lines(hardware: Hardware) -> list[str]:
+    """One line for each device and link, for people."""
+    lines = ["Devices:"]
+    for name, device in hardware.devices.items():
+        peaks = ", ".join(f"{precision} {peak / 1e12:g}" for precision, peak in device.peak_flops.items())
+        lines.append(f"  {name:<15} {device.about}: {format_bytes(device.memory_bytes)}; TFLOP/s: {peaks}")
+    lines.append("Links (each direction), or any rate such as 300mbit:")
+    for name, link in hardware.links.items():
+        lines.append(f"  {name:<15} {link.about}: {format_rate(link.bytes_per_second)}")
+    return lines
+
+
+def _ethernet(name: str, bytes_per_second: float) -> LinkFacts:
+    goodput = ShareRange(low=ETHERNET_GOODPUT_LOW, typical=tcp_goodput(), high=ETHERNET_GOODPUT_HIGH)
+    return LinkFacts(
+        about=f"Ethernet, {format_rate(bytes_per_second)}",
+        latency_seconds=ETHERNET_LATENCY_SECONDS,
+        bytes_per_second=bytes_per_second,
+        goodput=goodput,
+        source=f"The rate {name!r} as given; goodput of TCP in frames of 1500 bytes; latency: estimate.",
+    )
+
+
+def _unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
+    # Compared without case: people write v100.
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    nearest = get_close_matches(name.lower(), list(by_lower_case), n=1, cutoff=0.3) or list(by_lower_case)[:1]
+    return f"There is no {kind} {name!r}; did you mean {by_lower_case[nearest[0]]!r}? Known: {', '.join(known)}."
+
+
+def _put_over(values: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in own.items():
+        under = merged.get(key)
+        merged[key] = _put_over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _problem(error: ValidationError) -> str:
+    """One sentence that names the table: those of devices and links have names that the model does not know."""
+    location = error.errors()[0]["loc"]
+    match location:
+        case ("devices", str() as name, *_) | ("links", str() as name, *_):
+            kind: type[Section] = Device if location[0] == "devices" else LinkFacts
+            return _problem_in_table(error, kind, f"{location[0]}.{name}")
+        case _:
+            return first_problem(error, Hardware)
+
+
+def _problem_in_table(error: ValidationError, kind: type[Section], prefix: str) -> str:
+    problem = error.errors()[0]
+    key = ".".join([prefix, *(str(part) for part in problem["loc"][2:] if part != "[key]")])
+    match problem["type"]:
+        case "missing":
+            return f"{key} is missing."
+        case "extra_forbidden":
+            known = ", ".join(kind.model_fields)
+            return f"{key} is not known; {prefix} can have {known}."
+        case "value_error":
+            return f"{key}: {problem['ctx']['error']}."
+        case _:
+            return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}."

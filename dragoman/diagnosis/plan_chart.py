@@ -1,0 +1,125 @@
+"""A plan for people: lines and a table for the terminal, and a chart of efficiency and cost over cluster sizes."""
+
+from pathlib import Path
+
+from dragoman.diagnosis.plan import Plan, SizeRow
+from dragoman.run.errors import UsageError
+from dragoman.run.files import write_aside
+from dragoman.run.units import format_bytes, format_rate
+
+BAR_CELLS = 20
+CHART_ENDINGS = (".svg", ".png")
+PART_NAMES = {
+    "forward": "forward",
+    "backward": "backward, nothing travelling",
+    "hidden_communication": "backward while gradients travel",
+    "exposed_communication": "waiting for the network",
+    "optimizer": "optimizer",
+    "other": "starting kernels",
+}
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """The whole plan, as the terminal shows it."""
+    return [
+        *_headline(plan),
+        "",
+        *_part_lines(plan),
+        "",
+        *size_table(plan),
+        *_section("Problems", plan.problems),
+        *_section("What would help", plan.advice),
+        *_section("Assumptions", plan.assumptions),
+    ]
+
+
+def size_table(plan: Plan) -> list[str]:
+    """A row for each cluster size, with its efficiency as a bar; the described cluster is marked."""
+    has_hours, has_cost = plan.own_size.hours is not None, plan.own_size.cost is not None
+    head = f"  {'devices':>9} {'nodes':>7} {'s/step':>9} {'hierarchical':>12} {'tokens/s':>12}"
+    head += (f" {'hours':>10}" if has_hours else "") + (f" {'cost':>12}" if has_cost else "")
+    lines = [f"{head}  efficiency against one device"]
+    for row in plan.sizes:
+        line = f"{'>' if row is plan.own_size else ' '} {row.devices:>9,} {row.nodes:>7,} {row.seconds_per_step:>9.3g}"
+        line += f" {row.hierarchical_seconds_per_step:>12.3g} {row.target_tokens_per_second:>12,.0f}"
+        line += (f" {row.hours:>10,.1f}" if has_hours else "") + (f" {row.cost:>12,.2f}" if has_cost else "")
+        lines.append(f"{line}  {_bar(row)}")
+    return lines
+
+
+def save_chart(plan: Plan, path: Path) -> None:
+    """Seconds per step, efficiency and, where known, cost over cluster sizes; SVG or PNG by the file's ending."""
+    if path.suffix.lower() not in CHART_ENDINGS:
+        raise UsageError(f"--plot {path}: the name must end in {' or '.join(CHART_ENDINGS)}.")
+    # Only here: it takes longer to import than a plan takes to compute.
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    panels = [
+        ("seconds per step", [row.seconds_per_step for row in plan.sizes]),
+        ("efficiency against one device", [row.efficiency for row in plan.sizes]),
+    ]
+    if plan.own_size.cost is not None:
+        panels.append(("cost of the run", [row.cost or 0.0 for row in plan.sizes]))
+    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4), layout="constrained")
+    for axis, (name, values) in zip(axes, panels, strict=True):
+        axis.plot([row.devices for row in plan.sizes], values, marker="o")
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.set(xlabel="devices", ylabel=name, ylim=(0, None))
+    figure.suptitle(_cluster(plan))
+    try:
+        with write_aside(path) as file:
+            figure.savefig(file, format=path.suffix[1:].lower())
+    except OSError as error:
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror}.") from None
+    finally:
+        plt.close(figure)
+
+
+def _cluster(plan: Plan) -> str:
+    settings = plan.settings
+    return (
+        f"{settings.model}, {settings.precision}, {plan.scenario.global_tokens:,.0f} target tokens a step, "
+        f"{settings.nodes} × {settings.devices_per_node} {settings.device}, {settings.link}"
+    )
+
+
+def _headline(plan: Plan) -> list[str]:
+    scenario, row = plan.scenario, plan.own_size
+    lines = [
+        _cluster(plan),
+        f"{row.seconds_per_step:.3g} s a step ({plan.low:.3g} to {plan.high:.3g}, from the share of peak reached and "
+        f"the goodput of links), limited by: {row.bottleneck}",
+    ]
+    if scenario.num_nodes > 1:
+        lines.append(
+            f"Each node sends and receives {format_bytes(scenario.bytes_per_node)} a step, over "
+            f"{format_rate(scenario.between.bytes_per_second)}; summing inside nodes first (hierarchical): "
+            f"{row.hierarchical_seconds_per_step:.3g} s a step"
+        )
+    needed, there = format_bytes(scenario.memory_bytes), format_bytes(scenario.device.memory_bytes)
+    lines.append(f"Memory of a device: about {needed} of {there}")
+    if row.hours is not None:
+        cost = f", cost {row.cost:,.2f}" if row.cost is not None else ""
+        lines.append(f"{plan.settings.steps:,} steps: {row.hours:,.1f} hours{cost}")
+    return lines
+
+
+def _part_lines(plan: Plan) -> list[str]:
+    total = plan.prediction.seconds_per_step
+    parts = [(name, plan.prediction.parts[key]) for key, name in PART_NAMES.items()]
+    return [f"  {name:<32} {seconds:>9.3f} s {seconds / total:>6.1%}" for name, seconds in parts if seconds > 0]
+
+
+def _bar(row: SizeRow) -> str:
+    # A device on a node of its own can beat one by a hair where rounding helps; a bar has no room for that.
+    num_full = round(min(1.0, row.efficiency) * BAR_CELLS)
+    note = "" if row.fits_memory else "  does not fit"
+    return f"{'█' * num_full}{'░' * (BAR_CELLS - num_full)} {row.efficiency:>6.1%}{note}"
+
+
+def _section(title: str, sentences: tuple[str, ...]) -> list[str]:
+    return ["", f"{title}:", *(f"- {sentence}" for sentence in sentences)] if sentences else []

@@ -1,0 +1,81 @@
+"""A prediction and a verdict in words and lines."""
+
+from collections.abc import Mapping
+
+from dragoman.diagnosis.prediction import Prediction
+from dragoman.run.description import format_seconds
+from dragoman.run.units import format_rate
+
+PART_NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "hidden_communication": "backward while sending",
+    "exposed_communication": "waiting for the network",
+    "straggler": "waiting for slower ranks",
+    "data": "waiting for data",
+    "optimizer": "optimizer",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint",
+    "other": "other",
+}
+BOTTLENECK_WORDS = {
+    "compute": "compute-bound",
+    "network": "network-bound",
+    "input": "input-bound",
+    "straggler": "straggler-bound",
+    "overhead": "overhead-bound",
+    "unknown": "not known",
+}
+SMALLEST_SHARE = 0.01
+
+
+def format_step(seconds: float) -> str:
+    """Seconds of a step, with as many digits as mean anything."""
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.3g} s"
+
+
+def describe_parts(parts: Mapping[str, float]) -> str:
+    """The parts that matter, the largest first."""
+    total = sum(parts.values())
+    if not total:
+        return ""
+    shown = sorted(((seconds, name) for name, seconds in parts.items()), reverse=True)
+    return ", ".join(
+        f"{PART_NAMES.get(name, name)} {seconds / total:.0%}"
+        for seconds, name in shown
+        if seconds / total >= SMALLEST_SHARE
+    )
+
+
+def describe_prediction(prediction: Prediction) -> list[str]:
+    """What is expected, and why."""
+    lines = [
+        f"Predicted: {format_step(prediction.seconds)} a step ({format_step(prediction.low)} to "
+        f"{format_step(prediction.high)}), {BOTTLENECK_WORDS[prediction.bottleneck]}."
+    ]
+    if prediction.parts:
+        lines.append(f"A step: {describe_parts(prediction.parts)}.")
+    lines += [
+        f"Link {link.sender} to {link.receiver}: {format_rate(link.bytes_per_second)}, latency "
+        f"{link.latency_seconds * 1e6:,.0f} µs, over {link.interface or 'an unknown interface'}"
+        + (
+            f", which claims {link.claimed_megabits_per_second:,.0f} Mbit/s."
+            if link.claimed_megabits_per_second
+            else "."
+        )
+        for link in prediction.links
+    ]
+    return lines
+
+
+def describe_run_length(prediction: Prediction, num_steps: int, price_per_hour: float | None) -> str:
+    """Time and cost of so many steps."""
+
+    def amount(seconds: float) -> str:
+        cost = "" if price_per_hour is None else f", cost {seconds * num_steps / 3600 * price_per_hour:,.2f}"
+        return f"{format_seconds(seconds * num_steps)}{cost}"
+
+    return (
+        f"{num_steps:,} steps: {amount(prediction.seconds)} ({amount(prediction.low)} to {amount(prediction.high)}), "
+        "without evaluations."
+    )

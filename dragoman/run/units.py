@@ -1,0 +1,55 @@
+"""Rates and sizes as people write and read them: bits and bytes are both said, and neither is ever guessed."""
+
+import math
+import re
+
+from dragoman.run.errors import UsageError
+
+BITS_PER_BYTE = 8
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_RATE = re.compile(
+    r"(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<prefix>[kmgt]i?)?(?P<unit>bits?|bytes?|b)?(?P<time>/s|ps)?",
+    re.IGNORECASE,
+)
+_BYTE_NAMES = ("bytes", "kB", "MB", "GB", "TB", "PB")
+_EXAMPLES = "write for example 100Mbit/s or 12.5MB/s"
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second of a rate such as "100Mbit", "1 Gbit/s" or "12.5MB/s"; a lone small b is refused as unclear."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a rate: {_EXAMPLES}.")
+    unit = match["unit"]
+    if not unit or unit == "b":
+        # People write Mb, mb and MB for each other: what looks like 100 Mbit/s was once read as 100 MB/s.
+        raise UsageError(f"The rate {text!r} does not say clearly whether bits or bytes are meant: {_EXAMPLES}.")
+    factor = (_DECIMAL | _BINARY)[(match["prefix"] or "").lower()]
+    is_bits = unit.lower().startswith("bit")
+    rate = float(match["number"]) * factor / (BITS_PER_BYTE if is_bits else 1)
+    if not 0 < rate < math.inf:
+        raise UsageError(f"The rate {text!r} must be more than 0 and finite: {_EXAMPLES}.")
+    return rate
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """The same rate in bytes and in bits: "12.5 MB/s (100 Mbit/s)"."""
+    return f"{_scaled(bytes_per_second, 'B/s')} ({_scaled(bytes_per_second * BITS_PER_BYTE, 'bit/s')})"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size with three or four digits: "243.5 MB"."""
+    size, names = float(num_bytes), list(_BYTE_NAMES)
+    while abs(size) >= 999.95 and len(names) > 1:
+        size, names = size / 1000, names[1:]
+    return f"{size:.0f} {names[0]}" if names[0] == "bytes" else f"{size:.1f} {names[0]}"
+
+
+def _scaled(rate: float, unit: str) -> str:
+    """In kilo below a million and in mega above, at least three digits, no exponents."""
+    prefix, divisor = ("k", 1e3) if rate < 1e5 else ("M", 1e6)
+    value = rate / divisor
+    num_decimals = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    digits = f"{value:,.{min(num_decimals, 6)}f}"
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {prefix}{unit}"

@@ -1,0 +1,262 @@
+"""A few real steps of the model on the machines of a run, and what the way between them can carry, before it begins.
+
+Everything happens on a model of its own that is thrown away. First steps without any exchange, then the exchange
+alone, then both: so a slow link is told apart from a slow machine. What does not fit into the time is left out.
+"""
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch.distributed as dist
+
+from dragoman.cluster.heartbeat import beat
+from dragoman.cluster.meeting import INTERFACE_VARIABLES
+from dragoman.cluster.part_clock import OWN_WORK, StepTimes
+from dragoman.cluster.probe import (
+    BackgroundExchange,
+    measure_all_reduce,
+    measure_inside,
+    measure_links,
+    sweep_sizes,
+)
+from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.world import World
+from dragoman.corpus.batching import MicroBatch, share_of_rank
+from dragoman.corpus.mixture import Mixture
+from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
+from dragoman.diagnosis.prediction import step_from_parts, transfer_seconds
+from dragoman.monitoring.sampling.network import describe_interface, read_counters, traffic_interface
+from dragoman.monitoring.step_parts import IntervalParts, combine_parts
+from dragoman.run.config import Settings
+from dragoman.training.fixed_cost import measure_fixed_share
+from dragoman.training.optimizer import set_learning_rate
+from dragoman.training.schedule import build_schedule
+from dragoman.training.trainer import build_learner, build_stream
+
+ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
+"""Of the time there is: for steps without exchange, for all-reduces of rising size, for those inside one machine."""
+NUM_WARM_UP_STEPS = 2
+FEWEST_STEPS, MOST_STEPS = 3, 12
+INSIDE_BYTES = 2**22
+WORTHWHILE_OVERLAP = 0.1
+"""Of a step: what overlaps less says more about the noise of the machine than about sharing it."""
+LARGEST_SLOWDOWN = 2.0
+
+
+class SilentGradients(GradientSum):
+    """Gradients that, while silent, stay on this rank; when each bucket could have been sent is noted all the same."""
+
+    is_silent = True
+
+    def _send_next_bucket(self) -> None:
+        if not self.is_silent:
+            super()._send_next_bucket()
+            return
+        self._clock.follow(None)
+        self._works.append(_Arrived())
+
+
+class _Arrived(dist.Work):
+    """What was never sent need not be waited for."""
+
+    def wait(self, *_: object) -> bool:
+        return True
+
+
+class Rehearsal:
+    """One rank's part of it; all ranks move through the same stages."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        corpus: PreparedCorpus,
+        world: World,
+        seconds: float,
+        note: Callable[[Measurements], None] = lambda _: None,
+    ) -> None:
+        self._world, self._settings, self._budget, self._note = world, settings, seconds, note
+        self._begin = time.perf_counter()
+        self._learner = build_learner(settings, corpus, world, SilentGradients)
+        self._clock = self._learner.clock
+        set_learning_rate(
+            self._learner.optimizer, build_schedule(settings.training, self._learner.model.shape.width)(0)
+        )
+        self._stream = build_stream(settings, corpus, Mixture.build(corpus.train_corpora, settings.data))
+        self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
+        self._step = 0
+        gradients = self._learner.gradients
+        self.measured = Measurements(world.machines, gradients.flat.nbytes, gradients.bucket_bytes)
+
+    def run(self) -> Measurements:
+        """Collective: all stages; the same measurements on every rank."""
+        stages = [self._compute_alone, self._measure_links, self._exchange_alone, self._exchange_while_computing]
+        for stage in stages if self._world.size > 1 else stages[:1]:
+            stage()
+            self._tell()
+        self._whole_steps()
+        self._tell()
+        return self.measured
+
+    def _tell(self) -> None:
+        self.measured.seconds = self._elapsed()
+        self._note(self.measured)
+
+    def _compute_alone(self) -> None:
+        beat("rehearsing steps without exchange")
+        warm_up = self._make_steps(NUM_WARM_UP_STEPS)
+        [seconds] = self._world.largest_numbers([_total(warm_up[-1])])
+        num_steps = int(ALONE_SHARE * self._budget / seconds) - NUM_WARM_UP_STEPS
+        steps = self._make_steps(max(FEWEST_STEPS, min(MOST_STEPS, num_steps)))
+        parts = self._parts(steps)
+        measured = self.measured
+        measured.alone_parts = parts.attribution
+        measured.alone_steps = self._world.largest_numbers([_total(step) for step in steps])
+        measured.work_by_rank, measured.slowest = self._typical_work(steps), parts.slowest
+        measured.bucket_ready = _mean_readiness(steps)
+        batches = self._next_batches()[0]
+        share = measure_fixed_share(self._learner, next(iter(batches.values()))) if batches else 0.0
+        measured.fixed_share = self._world.sum_numbers([share])[0] / self._world.size
+
+    def _measure_links(self) -> None:
+        if self._world.num_machines == 1:
+            return
+        before = read_counters()
+        links = measure_links(self._world)
+        interfaces = self._share_interfaces(traffic_interface(before, read_counters()))
+        self.measured.links = [
+            MeasuredLink(
+                link.sender, link.receiver, link.latency_seconds, link.bytes_per_second, **interfaces[link.sender]
+            )
+            for link in links
+        ]
+
+    def _share_interfaces(self, found: str | None) -> dict[str, dict[str, Any]]:
+        """Collective: of each machine, the interface that carried the traffic, and what it says of itself."""
+        chosen = next((os.environ[name] for name in INTERFACE_VARIABLES if os.environ.get(name)), found or "")
+        told = describe_interface(chosen)
+        # A tunnel's packets are counted again by the card that carries them, so counters alone would not show it.
+        name = chosen if told["kind"] in ("vpn", "loopback") else found or chosen
+        told = describe_interface(name)
+        mine = {
+            "interface": name,
+            "kind": told["kind"],
+            "claimed_megabits_per_second": told["speed_megabits_per_second"],
+        }
+        texts = self._world.gather_texts([(self._world.rank, json.dumps(mine))])
+        return {machine: json.loads(text) for machine, text in zip(self._world.machines, texts, strict=True)}
+
+    def _exchange_alone(self) -> None:
+        gradient_bytes = self.measured.gradient_bytes
+        sweep = measure_all_reduce(self._world, sweep_sizes(gradient_bytes), SWEEP_SHARE * self._budget)
+        self.measured.all_reduce = [Transfer(*each) for each in sweep]
+        if self._world.num_machines > 1:
+            inside = measure_inside(
+                self._world, sweep_sizes(min(gradient_bytes, INSIDE_BYTES)), INSIDE_SHARE * self._budget
+            )
+            numbers = [float(number) for transfer in inside for number in transfer]
+            [count] = self._world.largest_numbers([float(len(numbers))])
+            agreed = self._world.largest_numbers(numbers + [0.0] * (int(count) - len(numbers)))
+            self.measured.all_reduce_inside = [
+                Transfer(int(size), seconds) for size, seconds in zip(agreed[::2], agreed[1::2], strict=True)
+            ]
+
+    def _exchange_while_computing(self) -> None:
+        """How much computing and sending slow each other down: on a CPU they share the cores."""
+        measured = self.measured
+        compute_seconds = sum(measured.alone_steps) / len(measured.alone_steps)
+        sizes = [each.num_bytes for each in measured.all_reduce if each.seconds <= compute_seconds]
+        num_bytes = sizes[-1] if sizes else measured.all_reduce[0].num_bytes
+        alone_seconds = transfer_seconds(measured.all_reduce, num_bytes)
+        if self._elapsed() + 3 * (compute_seconds + alone_seconds) > self._budget:
+            return
+        exchange = BackgroundExchange(self._world, num_bytes)
+        rounds = [self._one_exchange_while_computing(exchange) for _ in range(2)]
+        travel, step = min(seconds for seconds, _ in rounds), min(seconds for _, seconds in rounds)
+        overlap = min(travel, step)
+        if overlap < WORTHWHILE_OVERLAP * step:
+            return
+        slowdown = 1.0 + (step - min(measured.alone_steps)) / overlap
+        measured.contention = Contention(
+            compute_slowdown=min(LARGEST_SLOWDOWN, max(1.0, slowdown)),
+            communication_slowdown=min(LARGEST_SLOWDOWN, max(1.0, travel / alone_seconds)),
+        )
+
+    def _one_exchange_while_computing(self, exchange: BackgroundExchange) -> tuple[float, float]:
+        exchange.start()
+        [step] = self._make_steps(1)
+        travel = exchange.finish()
+        return travel, self._world.largest_numbers([_total(step)])[0]
+
+    def _whole_steps(self) -> None:
+        """As many as there is time for; none where even one would take too long."""
+        expected = sum(step_from_parts(self.measured).values())
+        num_steps = min(MOST_STEPS, int((self._budget - self._elapsed()) / expected))
+        if num_steps < 1:
+            return
+        beat("rehearsing whole steps")
+        assert isinstance(self._learner.gradients, SilentGradients)
+        self._learner.gradients.is_silent = False
+        if num_steps > FEWEST_STEPS:
+            self._make_steps(1)
+        steps = self._make_steps(num_steps)
+        parts = self._parts(steps)
+        self.measured.steps = self._world.largest_numbers([_total(step) for step in steps])
+        self.measured.step_parts = parts.attribution
+        self.measured.work_by_rank, self.measured.slowest = self._typical_work(steps), parts.slowest
+
+    def _make_steps(self, num_steps: int) -> list[StepTimes]:
+        self._clock.restart()
+        for _ in range(num_steps):
+            self._clock.begin_step()
+            batches, num_target_tokens = self._next_batches()
+            self._learner.learn(self._step, batches, num_target_tokens)
+            self._step += 1
+        _, steps = self._clock.read()
+        return steps
+
+    def _next_batches(self) -> tuple[dict[int, MicroBatch], int]:
+        plan = self._stream.next_step()
+        batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
+        return batches, plan.num_target_tokens
+
+    def _parts(self, steps: list[StepTimes]) -> IntervalParts:
+        return combine_parts(StepTimes(), steps, self._world)
+
+    def _typical_work(self, steps: list[StepTimes]) -> list[float]:
+        """Collective: own work of every rank in its median step: one hiccup must not make a machine look slow."""
+        mine = median(sum(step.seconds[part] for part in OWN_WORK) for step in steps)
+        return [seconds for [seconds] in self._world.gather_numbers([mine])]
+
+    def _elapsed(self) -> float:
+        """Collective: since the beginning, the same on every rank."""
+        return self._world.largest_numbers([time.perf_counter() - self._begin])[0]
+
+
+def rehearse(
+    settings: Settings,
+    corpus: PreparedCorpus,
+    world: World,
+    seconds: float,
+    note: Callable[[Measurements], None] = lambda _: None,
+) -> Measurements:
+    """Collective: measures; of the model nothing is left."""
+    watched = settings.model_copy(update={"monitoring": settings.monitoring.model_copy(update={"attribution": True})})
+    measured = Rehearsal(watched, corpus, world, seconds, note).run()
+    gc.collect()  # its gradients and hooks refer to each other; on a GPU their memory is wanted at once
+    return measured
+
+
+def _total(step: StepTimes) -> float:
+    return sum(step.seconds.values())
+
+
+def _mean_readiness(steps: list[StepTimes]) -> list[float]:
+    """When each bucket was complete, in seconds before the end of backward; empty where nothing is sent."""
+    readiness = [[max(0.0, step.backward_end - sent) for sent, _ in step.flights] for step in steps if step.flights]
+    return [sum(bucket) / len(bucket) for bucket in zip(*readiness, strict=True)] if readiness else []

@@ -1,0 +1,240 @@
+"""Plans on paper: the seeds' cluster comes out right, parts add up, and impossible numbers are one sentence."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.diagnosis.hardware import load_hardware
+from dragoman.diagnosis.plan import (
+    Plan,
+    PlanSettings,
+    build_plan,
+    build_scenario,
+    load_plan,
+    predict_step,
+    table_sizes,
+)
+from dragoman.diagnosis.plan_chart import plan_lines, save_chart
+from dragoman.run.errors import UsageError
+
+HARDWARE = load_hardware()
+PARTS = {"forward", "backward", "optimizer", "data", "exposed_communication", "hidden_communication", "straggler"}
+PARTS |= {"evaluation", "checkpoint", "other"}
+
+descriptions = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["transformer-base", "transformer-big", "small", "tiny"]),
+        "precision": st.sampled_from(["fp32", "mixed"]),
+        "device": st.sampled_from(["V100", "P100", "T4", "A100", "H100"]),
+        "devices_per_node": st.integers(1, 16),
+        "nodes": st.integers(1, 300),
+        "link": st.sampled_from(["100mbit", "1gbit", "25gbit", "infiniband-hdr", "37mbit"]),
+        "gradient_bytes": st.sampled_from([2, 4]),
+        "batch_tokens": st.integers(5_000, 10**7),
+        "overlap": st.booleans(),
+    }
+)
+
+
+def plan_for(**changes: object) -> Plan:
+    return build_plan(PlanSettings.model_validate(changes), HARDWARE)
+
+
+def seconds(**changes: object) -> float:
+    return plan_for(**changes).prediction.seconds_per_step
+
+
+def test_the_seeds_cluster_at_100_mbit():
+    plan = plan_for(link="100mbit")
+    figures = plan.to_json()
+    assert 29 <= figures["seconds_per_step"]["predicted"] <= 31
+    assert figures["seconds_per_step"]["low"] < 29.65 < figures["seconds_per_step"]["high"]
+    assert figures["bytes_per_node_per_step"] == pytest.approx(365.3e6, rel=1e-4)
+    assert figures["bottleneck"] == "network"
+    assert figures["fits_memory"] is True
+
+
+@pytest.mark.parametrize(("link", "rate"), [("1gbit", 125e6), ("200MB/s", 200e6)])
+def test_faster_links_of_the_seeds_cluster(link, rate):
+    """The bytes' time on that link, and forward before it: nothing hides that."""
+    plan = plan_for(link=link)
+    travelling = 365.3e6 / (rate * 0.9564)
+    assert plan.prediction.communication_seconds == pytest.approx(travelling, rel=0.01)
+    assert travelling < plan.prediction.seconds_per_step < travelling + 0.4
+
+
+def test_half_precision_halves_what_travels():
+    full, half = (plan_for(link="100mbit", gradient_bytes=number) for number in (4, 2))
+    assert half.scenario.bytes_per_node == full.scenario.bytes_per_node / 2
+    assert half.prediction.communication_seconds == pytest.approx(full.prediction.communication_seconds / 2, rel=0.01)
+
+
+def test_without_overlap_nothing_is_hidden():
+    parts = plan_for(link="1gbit", overlap=False).prediction.parts
+    assert parts["hidden_communication"] == 0
+    assert seconds(link="1gbit", overlap=False) > seconds(link="1gbit")
+
+
+def test_tiny_batches_are_limited_by_starting_kernels():
+    assert plan_for(nodes=1, devices_per_node=1, batch_tokens=10, device="H100").prediction.bottleneck == "overhead"
+
+
+def test_hierarchical_is_faster_over_a_slow_port():
+    row = plan_for(link="100mbit").own_size
+    assert row.hierarchical_seconds_per_step < row.seconds_per_step
+
+
+@settings(max_examples=60, deadline=None)
+@given(descriptions)
+def test_parts_add_up_and_the_interval_holds_the_prediction(values):
+    plan = plan_for(**values)
+    figures = plan.to_json()
+    step = figures["seconds_per_step"]
+    assert set(figures["parts"]) == PARTS
+    assert all(part >= -1e-12 for part in figures["parts"].values())
+    assert math.fsum(figures["parts"].values()) == pytest.approx(step["predicted"])
+    assert 0 < step["low"] <= step["predicted"] * (1 + 1e-9) <= step["high"] * (1 + 2e-9)
+    assert all(0 < row.efficiency <= 1 + 1e-9 for row in plan.sizes)
+    json.dumps(figures, allow_nan=False)
+    assert plan_lines(plan)
+
+
+@settings(max_examples=30, deadline=None)
+@given(descriptions)
+def test_a_faster_link_never_makes_a_step_longer(values):
+    assert seconds(**values | {"link": "25gbit"}) <= seconds(**values | {"link": "1gbit"}) * (1 + 1e-9)
+
+
+def test_a_fixed_batch_is_divided_and_one_per_device_grows():
+    assert build_scenario(PlanSettings(nodes=8, batch_tokens=1_600), HARDWARE).tokens_per_device == 100
+    assert build_scenario(PlanSettings(nodes=8, batch_per_device=100), HARDWARE).global_tokens == 1_600
+
+
+def test_efficiency_is_against_one_device():
+    rows = plan_for(link="infiniband-hdr", batch_per_device=8_192).sizes
+    assert rows[0].devices == 1
+    assert rows[0].efficiency == pytest.approx(1)
+    by_hand = rows[-1].target_tokens_per_second / rows[-1].devices / rows[0].target_tokens_per_second
+    assert rows[-1].efficiency == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    ("values", "sizes"),
+    [
+        ({"max_devices": 16}, [1, 2, 4, 8, 16]),
+        ({"devices_per_node": 8, "nodes": 3, "max_devices": 40}, [1, 2, 4, 8, 16, 24, 32]),
+        ({"devices_per_node": 3, "nodes": 1, "max_devices": 12}, [1, 2, 3, 6, 12]),
+        ({"devices_per_node": 1, "nodes": 1, "max_devices": 1}, [1]),
+    ],
+)
+def test_sizes_of_the_table(values, sizes):
+    assert table_sizes(PlanSettings.model_validate(values)) == sizes
+
+
+def test_the_table_ends_where_a_device_would_get_no_token():
+    assert plan_for(batch_tokens=10, max_devices=1_000).sizes[-1].devices == 8
+
+
+def test_hundreds_of_thousands_of_devices_take_no_time():
+    begin = time.monotonic()
+    plan = plan_for(batch_per_device=4_096, max_devices=1_000_000)
+    assert plan.sizes[-1].devices > 500_000
+    assert time.monotonic() - begin < 1
+
+
+def test_hours_and_cost_scale_with_devices():
+    plan = plan_for(link="10gbit", steps=3_600, price_per_hour=12.0)
+    row, alone = plan.own_size, plan.sizes[0]
+    assert row.hours == pytest.approx(row.seconds_per_step)
+    assert row.cost == pytest.approx(row.hours * 12)
+    assert alone.cost == pytest.approx(alone.hours * 3)
+    assert plan_for(steps=5).own_size.cost is None
+
+
+def test_advice_over_a_slow_port_is_best_first_and_has_figures():
+    plan = plan_for(link="100mbit")
+    assert plan.advice[0].startswith("One node alone")
+    assert any("A port of 125 MB/s (1,000 Mbit/s): 3.38 s instead of 30.9 s a step." in line for line in plan.advice)
+    assert any(line.startswith("Sending half precision: 15.7 s") for line in plan.advice)
+    gains = [float(line.split(": ")[1].split(" s instead")[0]) for line in plan.advice if " s instead" in line]
+    assert gains == sorted(gains)
+
+
+def test_no_advice_where_nothing_helps():
+    assert plan_for(nodes=1, devices_per_node=1, batch_tokens=100_000).advice == ()
+
+
+def test_what_does_not_fit_is_a_problem_and_not_a_crash():
+    plan = plan_for(model="transformer-big", batch_tokens=10**6)
+    assert not plan.scenario.fits_memory
+    assert "does not fit" in plan.problems[0]
+    assert any("does not fit" in line for line in plan_lines(plan))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nodes": 0}, "nodes = 0"),
+        ({"devices_per_node": -2}, "devices_per_node = -2"),
+        ({"nodes": 10**7}, "nodes = 10000000"),
+        ({"nodes": 10**6, "devices_per_node": 2}, "more than 1,000,000"),
+        ({"max_devices": 3}, "fewer than the plan's own 4 devices"),
+        ({"batch_tokens": 0}, "batch_tokens = 0"),
+        ({"batch_tokens": 3}, "A batch of 3 tokens cannot be divided among 4 devices"),
+        ({"batch_tokens": 9, "batch_per_device": 9}, "exclude each other"),
+        ({"steps": 10**13}, "steps = "),
+        ({"price_per_hour": math.nan}, "price_per_hour = nan"),
+        ({"price_per_hour": math.inf}, "price_per_hour = inf"),
+        ({"price_per_hour": -1.0}, "price_per_hour = -1.0"),
+        ({"gradient_bytes": 3}, "gradient_bytes = 3"),
+        ({"precision": "fp8"}, "precision = 'fp8'"),
+        ({"precision": "bf16"}, "V100 has no bf16"),
+        ({"device": "K80"}, "There is no device 'K80'"),
+        ({"link": "carrier-pigeon"}, "There is no link"),
+        ({"inside_link": "100"}, "bits or bytes"),
+        ({"model": "transformer"}, "There is no model preset"),
+        ({"bucket_bytes": 1}, "bucket_bytes = 1"),
+        ({"node": 3}, "unknown key 'node'; did you mean 'nodes'"),
+        ({"nodes": True}, "nodes = True"),
+        ({"nodes": 2.5}, "nodes = 2.5"),
+    ],
+)
+def test_impossible_numbers_are_one_sentence(values, message):
+    with pytest.raises(UsageError) as raised:
+        build_plan(load_plan(None, values), HARDWARE)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_flags_win_over_the_file(tmp_path: Path):
+    path = tmp_path / "plan.toml"
+    path.write_text('link = "1gbit"\nnodes = 3\nbatch_tokens = 1000\n')
+    plan = load_plan(path, {"nodes": 5, "link": None, "batch_per_device": 7})
+    assert (plan.nodes, plan.link, plan.batch_tokens, plan.batch_per_device) == (5, "1gbit", None, 7)
+    path.write_text("nodes = 0\n")
+    with pytest.raises(UsageError, match=r"plan\.toml: nodes = 0"):
+        load_plan(path, {})
+
+
+@pytest.mark.parametrize(("name", "beginning"), [("chart.svg", b"<?xml"), ("chart.png", b"\x89PNG")])
+def test_charts(tmp_path: Path, name, beginning):
+    save_chart(plan_for(steps=100, price_per_hour=3.0), tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(beginning)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["chart.pdf", "chart", "nowhere/chart.svg"])
+def test_charts_that_cannot_be_written(tmp_path: Path, name):
+    with pytest.raises(UsageError, match="--plot"):
+        save_chart(plan_for(), tmp_path / name)
+
+
+def test_prediction_at_the_ends_of_the_shares():
+    scenario = build_scenario(PlanSettings(), HARDWARE)
+    fast, slow = (predict_step(scenario, end).seconds_per_step for end in ("high", "low"))
+    assert fast < predict_step(scenario).seconds_per_step < slow

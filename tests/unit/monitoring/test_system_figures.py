@@ -1,0 +1,205 @@
+"""Figures of all machines for TensorBoard: means since the last look, and nothing that a damaged file could break."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.monitoring.system_figures import SystemFigures
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder
+from dragoman.run.following import LineFollower
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def sample(node="a", **parts):
+    return {"time": 1.0, "node": node, **parts}
+
+
+def append(run, *samples, node="a"):
+    with run.system(node).open("a") as file:
+        for record in samples:
+            file.write(json.dumps(record) + "\n")
+
+
+def interface(received, sent):
+    return {"received_bytes_per_second": received, "sent_bytes_per_second": sent, "received_bytes": 7, "is_up": True}
+
+
+def test_every_figure_has_its_name_and_its_unit(run):
+    figures = SystemFigures(run)
+    gpu = {
+        "index": 0,
+        "name": "NVIDIA H100",
+        "utilisation": 0.97,
+        "memory_used_bytes": 60e9,
+        "memory_total_bytes": 80e9,
+        "power_watts": 312.5,
+        "pcie_received_bytes_per_second": 2e6,
+        "activity": {"sm_active": 0.5, "tensor_active": None},
+    }
+    append(
+        run,
+        sample(
+            cpu={"share": 0.25, "cores": [0.5, 0.0]},
+            memory={"used_bytes": 3e9, "total_bytes": 8e9},
+            disk={"read_bytes_per_second": 4e6, "written_bytes_per_second": 5e6},
+            network={"eth0": interface(12.5e6, 1e6)},
+            gpus=[gpu],
+        ),
+    )
+    assert figures.read() == {
+        "system/a/cpu": 0.25,
+        "system/a/memory_GB": 3.0,
+        "system/a/disk/read_MB_per_s": 4.0,
+        "system/a/disk/written_MB_per_s": 5.0,
+        "system/a/network/eth0/received_MB_per_s": 12.5,
+        "system/a/network/eth0/sent_MB_per_s": 1.0,
+        "system/a/gpu0/utilisation": 0.97,
+        "system/a/gpu0/memory_GB": 60.0,
+        "system/a/gpu0/power_watts": 312.5,
+        "system/a/gpu0/pcie_received_MB_per_s": 2.0,
+        "system/a/gpu0/sm_active": 0.5,
+    }
+
+
+SHARES = st.lists(st.none() | st.floats(0, 1), max_size=8)
+
+
+@given(st.lists(SHARES, max_size=5))
+def test_means_are_those_since_the_last_look_without_what_is_not_known(tmp_path_factory, looks):
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    with SystemFigures(run) as figures:
+        for shares in looks:
+            append(run, *(sample(cpu={"share": share}) for share in shares))
+            known = [share for share in shares if share is not None]
+            expected = {"system/a/cpu": pytest.approx(sum(known) / len(known))} if known else {}
+            assert figures.read() == expected
+
+
+def test_nodes_are_apart_and_may_come_later(run):
+    with SystemFigures(run) as figures:
+        append(run, sample("a", cpu={"share": 0.5}))
+        assert figures.read() == {"system/a/cpu": 0.5}
+        append(run, sample("10.0.0.7:22", cpu={"share": 0.25}), node="10.0.0.7:22")
+        assert figures.read() == {"system/10.0.0.7:22/cpu": 0.25}
+
+
+def test_what_was_sampled_before_a_restart_is_not_of_now(run):
+    append(run, sample(cpu={"share": 1.0}))
+    with SystemFigures(run) as figures:
+        assert figures.read() == {}
+        append(run, sample(cpu={"share": 0.5}))
+        assert figures.read() == {"system/a/cpu": 0.5}
+
+
+def test_interfaces_that_carried_nothing_are_left_out_until_they_carry_something(run):
+    with SystemFigures(run) as figures:
+        append(run, sample(network={"eth0": interface(None, None), "idle": interface(0.0, 0.0)}))
+        assert figures.read() == {}
+        append(run, sample(network={"eth0": interface(0.0, 2e6), "idle": interface(0.0, 0.0)}))
+        expected = {"system/a/network/eth0/received_MB_per_s": 0.0, "system/a/network/eth0/sent_MB_per_s": 2.0}
+        assert figures.read() == expected
+        append(run, sample(network={"eth0": interface(0.0, 0.0)}))
+        assert figures.read() == dict.fromkeys(expected, 0.0)
+
+
+def test_half_a_line_waits_for_its_other_half(run):
+    line = json.dumps(sample(cpu={"share": 0.5})) + "\n"
+    with SystemFigures(run) as figures, run.system("a").open("a") as file:
+        file.write(line[:20])
+        file.flush()
+        assert figures.read() == {}
+        file.write(line[20:])
+        file.flush()
+        assert figures.read() == {"system/a/cpu": 0.5}
+
+
+def test_copies_and_files_of_strangers_are_passed_over(run, tmp_path):
+    with SystemFigures(run) as figures:
+        append(run, sample(cpu={"share": 0.5}))
+        (tmp_path / "system.a.old.jsonl").write_text(json.dumps(sample(cpu={"share": 1.0})) + "\n")
+        (tmp_path / "system.b.jsonl").mkdir()
+        (tmp_path / "system.c.jsonl").write_bytes(bytes(range(256)) + b"\n")
+        (tmp_path / "system.d.jsonl").symlink_to("nowhere")
+        assert figures.read() == {"system/a/cpu": 0.5}
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["share", "eth0", "index", "sent_bytes_per_second", "activity"]), inner)
+    ),
+    max_leaves=8,
+)
+STRANGE_SAMPLES = st.fixed_dictionaries(
+    {"node": st.just("a") | JSON_VALUES},
+    optional=dict.fromkeys(("cpu", "memory", "disk", "network", "gpus"), JSON_VALUES),
+)
+STRANGE_LINES = st.one_of(
+    st.binary(max_size=40),
+    JSON_VALUES.map(lambda value: json.dumps(value).encode()),
+    STRANGE_SAMPLES.map(lambda value: json.dumps(value).encode()),
+    st.just(b"[" * 100_000),
+    st.just(b'{"node": "a", "cpu": {"share": ' + b"9" * 5_000 + b"}}"),
+)
+
+
+@given(st.lists(STRANGE_LINES, max_size=6))
+def test_damaged_lines_break_nothing_and_hide_no_good_one(tmp_path_factory, lines):
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    good = json.dumps(sample(memory={"used_bytes": 2e9})).encode()
+    with SystemFigures(run) as figures:
+        run.system("a").write_bytes(b"\n".join([*lines, good, b""]))
+        found = figures.read()
+    assert "system/a/memory_GB" in found
+    for name, value in found.items():
+        assert math.isfinite(value)
+        name.encode()  # as TensorBoard will
+
+
+def test_names_with_halves_of_characters_can_be_written(run):
+    with SystemFigures(run) as figures:
+        append(run, sample("n\udce9", network={"e\ud800": interface(1e6, 1e6)}), node="n\udce9")
+        assert "system/n?/network/e?/sent_MB_per_s" in figures.read()
+
+
+@pytest.mark.parametrize("error", [UserError("it cannot be read"), OSError(116, "Stale file handle")])
+def test_a_disk_that_does_not_answer_gives_no_figures_and_no_error(run, monkeypatch, error):
+    append(run, sample(cpu={"share": 1.0}))
+
+    def refuse(*_):
+        raise error
+
+    with SystemFigures(run) as figures:
+        append(run, sample(cpu={"share": 0.5}))
+        with monkeypatch.context() as outage:
+            outage.setattr(LineFollower, "_open", refuse)
+            assert figures.read() == {}
+        with monkeypatch.context() as outage:
+            outage.setattr(RunFolder, "system_files", refuse if isinstance(error, OSError) else list)
+            assert figures.read() == {"system/a/cpu": 0.5}
+
+
+@given(st.lists(st.text(st.characters(), max_size=40), unique=True, max_size=6))
+def test_every_node_has_a_file_of_its_own_in_the_run_folder(tmp_path_factory, nodes):
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    assert len({run.system(node) for node in nodes}) == len(nodes)
+    for node in nodes:
+        assert run.system(node).parent == run.path
+        if len(run.system(node).name) < 256:
+            run.system(node).touch()
+            assert run.system(node) in run.system_files()
+
+
+def test_a_run_without_samples_or_folder_has_none(tmp_path):
+    assert RunFolder(tmp_path / "nowhere").system_files() == []
+    assert SystemFigures(RunFolder(tmp_path / "nowhere")).read() == {}
+    assert RunFolder(tmp_path).system("gpu-07.cluster").name == "system.gpu-07.cluster.jsonl"
