@@ -15,7 +15,8 @@ from multi30k import REPOSITORY
 from results import describe_machine, end_with, save_result
 
 from dragoman.diagnosis.hardware import Hardware, load_hardware
-from dragoman.diagnosis.plan import PlanSettings, build_plan
+from dragoman.diagnosis.plan import build_plan
+from dragoman.diagnosis.scenario import PlanSettings
 from dragoman.run.errors import UserError
 
 FIELD_RUNS = REPOSITORY.parent / "shared" / "field_runs.csv"

@@ -19,7 +19,8 @@ from multi30k import REPOSITORY, prepare_multi30k
 from results import describe_machine, end_with, positive_count, save_result, summarise
 
 from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.model.presets import ModelShape, resolve_shape
+from dragoman.model.presets import resolve_shape
+from dragoman.model.work import training_flops_per_target_token
 from dragoman.run.config import ModelSettings
 from dragoman.run.errors import UserError
 
@@ -99,14 +100,6 @@ class Round:
         return self.reference["seconds"] / self.ours["seconds"]
 
 
-def flop_per_target_token(shape: ModelShape, source_tokens_per_target_token: float) -> float:
-    """By FLOP_FORMULA."""
-    square, feed_forward = shape.width**2, 2 * shape.width * shape.feed_forward
-    target_weights = shape.decoder_layers * (6 * square + feed_forward) + shape.target_vocab_size * shape.width
-    source_weights = shape.encoder_layers * (4 * square + feed_forward) + shape.decoder_layers * 2 * square
-    return 3 * 2 * (target_weights + source_weights * source_tokens_per_target_token)
-
-
 def measure(prepared: Path, num_rounds: int, num_steps: int) -> list[Round]:
     """Warms everybody up, then lets them take turns; who begins changes from round to round."""
     rounds = []
@@ -129,7 +122,9 @@ def describe(rounds: list[Round], corpus: PreparedCorpus) -> dict[str, Any]:
     """All figures of the result file."""
     shape = resolve_shape(ModelSettings(), corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     num_target_tokens = sum(each.ours["target_tokens"] for each in rounds)
-    flop = flop_per_target_token(shape, sum(each.ours["source_tokens"] for each in rounds) / num_target_tokens)
+    flop = training_flops_per_target_token(
+        shape, sum(each.ours["source_tokens"] for each in rounds) / num_target_tokens
+    )
     return {
         "workload": "preset small, Multi30k en-de, 8,000 joint pieces, fp32, dropout 0.1, label smoothing 0.1, Adam",
         "threads": NUM_THREADS,

@@ -78,6 +78,8 @@ def _predict(result: "CheckResult") -> "Prediction | None":
         return None
     prediction = predict_and_advise(result.measured)
     result.problems += prediction.problems
+    if len(result.measured.machines) > 1 and not result.measured.all_reduce:
+        result.problems.append("The exchange of gradients was not measured: the step time is that of computing alone.")
     return prediction
 
 

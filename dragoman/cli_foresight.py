@@ -53,8 +53,9 @@ def plan(
 ) -> None:
     """Predict on paper what a run takes on a cluster: seconds a step by cause, hours, cost, and what would help."""
     from dragoman.diagnosis.hardware import hardware_lines, load_hardware
-    from dragoman.diagnosis.plan import build_plan, load_plan
+    from dragoman.diagnosis.plan import build_plan
     from dragoman.diagnosis.plan_chart import plan_lines, save_chart
+    from dragoman.diagnosis.scenario import load_plan
 
     facts = load_hardware(hardware)
     if list_hardware:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +14,12 @@ from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder, open_run
 
 if TYPE_CHECKING:
-    from dragoman.monitoring.live_parts import Verdict
     from dragoman.run.following import Observation
 
 NUM_FIRST_LINES = 10
 NUM_LINES_BELOW_VIEW = 3
+NUM_JUDGED_RECORDS = 2_000
+"""The view asks for the verdict again and again; all records of a long run would take too long to read each time."""
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
 
@@ -26,6 +28,7 @@ def add_run_commands(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
     app.command(epilog="Examples: dragoman status runs/demo | dragoman status runs/demo --expect finished")(status)
     app.command(epilog="Examples: dragoman watch runs/demo | dragoman watch runs/demo --json > records.jsonl")(watch)
+    app.command(epilog="Examples: dragoman verdict runs/demo | dragoman verdict runs/demo --json")(verdict)
     app.command(epilog="Examples: dragoman stop runs/demo | dragoman stop runs/demo --timeout 600")(stop)
 
 
@@ -84,6 +87,19 @@ def watch(
         warn(f"{run} goes on. To stop it: {command_for('stop', run)}")
         return
     _conclude(folder, observation, warn if json else say)
+
+
+def verdict(run: RunArgument, json: Json = False) -> None:
+    """Say what held a run back: computing, the network, its data, a slow machine or overhead, with the evidence."""
+    from dragoman.diagnosis.attribution import judge_run
+
+    found = judge_run(open_run(run))
+    if json:
+        print_json(found.to_json())
+        return
+    say(f"{found.why} Confidence {found.confidence:.0%}." if found.is_known else found.why)
+    for sentence in (*found.evidence, *found.misleading):
+        say(sentence)
 
 
 def stop(
@@ -156,16 +172,11 @@ def _can_draw() -> bool:
 
 def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
     """Shows all about the run in one view that is drawn again and again; returns how the run ended."""
+    from dragoman.diagnosis.attribution import judge_run
     from dragoman.monitoring.live_view import LiveView
 
-    with LiveView(run, num_lines, _judge) as view:
+    with LiveView(run, num_lines, partial(judge_run, num_records=NUM_JUDGED_RECORDS)) as view:
         return _look_until_end(run, view.show)
-
-
-def _judge(run: RunFolder) -> "Verdict":
-    from dragoman.diagnosis.attribution import judge_run
-
-    return judge_run(run)
 
 
 def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":

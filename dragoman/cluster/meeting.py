@@ -3,6 +3,7 @@ file in a folder they share. Then each knows which machine every other is on.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -120,10 +121,10 @@ def _machine_name() -> str:
 def _distinct_names(machines: list[str]) -> tuple[str, ...]:
     """Host names, with a number behind those that several machines have."""
     names: dict[str, str] = {}
-    for machine in machines:
+    for machine in dict.fromkeys(machines):
         host = machine.split(" ")[0]
-        num_same = sum(other.split(" ")[0] == host for other in names)
-        names.setdefault(machine, f"{host}-{num_same + 1}" if num_same else host)
+        numbered = (f"{host}-{number}" for number in itertools.count(2))
+        names[machine] = next(name for name in itertools.chain([host], numbered) if name not in names.values())
     return tuple(names[machine] for machine in machines)
 
 

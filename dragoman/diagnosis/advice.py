@@ -10,6 +10,7 @@ from statistics import fmean, median
 
 from dragoman.diagnosis.measurements import BITS_PER_BYTE, MEGA, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import Prediction, predict, step_from_parts, transfer_seconds
+from dragoman.diagnosis.wording import format_step
 from dragoman.run.units import format_rate
 
 WORTH_SAYING = 0.95
@@ -18,7 +19,6 @@ LINK_STEPS_MEGABITS = (100, 1_000, 10_000, 25_000, 100_000)
 SLOW_LINK_SHARE = 0.3
 """Of the claimed speed. One TCP stream seldom fills a fast link, so only a good deal less is a finding."""
 SLOW_MACHINE_FACTOR = 1.35
-MANY_TIMES = 10
 
 
 def predict_and_advise(measured: Measurements) -> Prediction:
@@ -34,7 +34,8 @@ def advise(measured: Measurements, prediction: Prediction) -> list[str]:
     gains = [(seconds * scale, what) for what, seconds in proposals]
     useful = sorted((seconds, what) for seconds, what in gains if seconds < WORTH_SAYING * prediction.seconds)
     sentences = [
-        f"{what}: {_seconds(seconds)} instead of {_seconds(prediction.seconds)} a step." for seconds, what in useful
+        f"{what}: {format_step(seconds)} instead of {format_step(prediction.seconds)} a step."
+        for seconds, what in useful
     ]
     return sentences + _batch_advice(measured, prediction)
 
@@ -179,8 +180,8 @@ def _machine_problems(measured: Measurements) -> list[str]:
     if work[slowest] < SLOW_MACHINE_FACTOR * others:
         return []
     return [
-        f"{slowest} is slower than the others: {_seconds(work[slowest])} of computing a step against "
-        f"{_seconds(others)}. Every step waits for it; give it fewer workers, or find what else it does."
+        f"{slowest} is slower than the others: {format_step(work[slowest])} of computing a step against "
+        f"{format_step(others)}. Every step waits for it; give it fewer workers, or find what else it does."
     ]
 
 
@@ -191,15 +192,11 @@ def _futility(measured: Measurements, prediction: Prediction) -> list[str]:
     if alone > WORTH_SAYING * prediction.seconds:
         return []
     return [
-        f"{len(measured.machine_names)} machines are slower than one: {_seconds(prediction.seconds)} a step, and "
-        f"{_seconds(alone)} on {measured.machine_names[0]} alone."
+        f"{len(measured.machine_names)} machines are slower than one: {format_step(prediction.seconds)} a step, and "
+        f"{format_step(alone)} on {measured.machine_names[0]} alone."
     ]
 
 
 def _port(megabits: int) -> str:
     rate = f"{megabits // 1000} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
-    return f"{rate} ({megabits / BITS_PER_BYTE:,.4g} MB/s)"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= MANY_TIMES else f"{seconds:.3g} s"
+    return f"{rate} ({megabits / BITS_PER_BYTE:,.5g} MB/s)"

@@ -9,8 +9,9 @@ import numpy as np
 from dragoman.diagnosis.bottleneck import COMPUTING, PARTS, Losses, StepView, find_losses
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, describe_parts, format_step
 from dragoman.run.folder import RunFolder
+from dragoman.run.following import LineFollower
 from dragoman.run.status import number_or_none
-from dragoman.run.summary import Record, read_records
+from dragoman.run.summary import Record, parse_record, read_records
 from dragoman.run.units import format_rate
 
 FEWEST_INTERVALS = 3
@@ -18,6 +19,8 @@ FEWEST_INTERVALS = 3
 BUSY_SHARE = 0.9
 FULL_CONFIDENCE_MARGIN = 0.2
 SURE_STEPS = 50
+SHORTEST_STEP = 1e-9
+"""Seconds; less is no step, and shares of it would be noise or a division by nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,22 @@ class Verdict:
     parts: dict[str, float] = field(default_factory=dict)
     """Seconds per step."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the records said anything."""
+        return self.bottleneck != "unknown"
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
 
-def judge_run(run: RunFolder) -> Verdict:
-    """One verdict on a run, finished or not."""
-    return judge_records(read_records(run))
+def judge_run(run: RunFolder, num_records: int | None = None) -> Verdict:
+    """One verdict on a run, finished or not; with a number, on its last records only."""
+    if num_records is None:
+        return judge_records(read_records(run))
+    with LineFollower(run.metrics, num_records) as metrics:
+        return judge_records([record for record in map(parse_record, metrics.read_lines()) if record is not None])
 
 
 def judge_records(records: Sequence[Record]) -> Verdict:
@@ -77,7 +88,8 @@ def _interval(record: Record) -> Record | None:
     if record.get("kind") != "train" or not isinstance(parts, dict):
         return None
     numbers = {name: number_or_none(parts.get(name, 0.0)) for name in PARTS}
-    if any(number is None or number < 0 for number in numbers.values()) or not sum(filter(None, numbers.values())):
+    known = [number for number in numbers.values() if number is not None and number >= 0]
+    if len(known) < len(PARTS) or sum(known) < SHORTEST_STEP:
         return None
     return record | {"attribution": numbers}
 
@@ -89,7 +101,7 @@ def _typical_step(intervals: Sequence[Record]) -> StepView:
     rows = [row for each in intervals if len(row := _numbers(each.get("work_seconds_by_rank"))) == num_ranks]
     work = np.mean(rows, axis=0).tolist() if num_ranks else []
     fixed = [number for each in intervals if (number := number_or_none(each.get("fixed_share"))) is not None]
-    return StepView(parts, _slowest(intervals, work), work, _mean(fixed[-1:]))
+    return StepView(parts, _slowest(intervals, work), work, min(1.0, max(0.0, _mean(fixed[-1:]))))
 
 
 def _slowest(intervals: Sequence[Record], work: Sequence[float]) -> dict[str, float] | None:
@@ -161,7 +173,8 @@ def _evidence(losses: Losses, step: StepView, intervals: Sequence[Record], corre
     rates = [_traffic(each) for each in intervals]
     known = [rate for rate in rates if rate is not None]
     if known:
-        interface = next(each["traffic"].get("interface") for each in intervals if _traffic(each) is not None)
+        names = (each["traffic"].get("interface") for each in intervals if _traffic(each) is not None)
+        interface = next((name for name in names if isinstance(name, str)), "The busiest interface")
         sentences.append(f"{interface} carried {format_rate(_mean(known))} in the busier direction, in the mean.")
     if correlation is not None:
         sentences.append(f"Traffic and seconds per step go together with a correlation of {correlation:+.2f}.")
@@ -199,7 +212,9 @@ def _network_correlation(intervals: Sequence[Record]) -> float | None:
     traffic, seconds = np.array(known).T
     if np.ptp(traffic) <= 1e-9 * np.max(np.abs(traffic)) or np.ptp(seconds) <= 1e-9 * np.max(np.abs(seconds)):
         return None
-    return float(np.corrcoef(traffic, seconds)[0, 1])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = float(np.corrcoef(traffic, seconds)[0, 1])
+    return found if np.isfinite(found) else None
 
 
 def _traffic(record: Record) -> float | None:

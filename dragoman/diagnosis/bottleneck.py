@@ -57,7 +57,9 @@ class Losses:
 
     @property
     def bottleneck(self) -> str:
-        """The cause that costs most, if it costs enough."""
+        """The cause that costs most, if it costs enough; unknown where no time was."""
+        if not sum(self.seconds.values()):
+            return "unknown"
         causes = {cause: seconds for cause, seconds in self.seconds.items() if cause != "compute"}
         worst = max(causes, key=causes.__getitem__)
         return worst if self.share(worst) >= BINDING_SHARE else "compute"
@@ -88,10 +90,11 @@ def find_losses(step: StepView) -> Losses:
     if excess > parts["straggler"]:
         # Mean figures hold a share of what only one rank suffers from; what would be saved is all of it.
         losses["straggler"] = 0.0
+        missing = excess * (1 - 1 / len(step.work_by_rank))
         if cause == "data":
-            losses["input"] += excess - parts["data"] / max(1, len(step.work_by_rank))
+            losses["input"] += missing
         elif cause == "checkpoint":
-            overheads["checkpoint"] += excess
+            overheads["checkpoint"] += missing
         else:
             losses["straggler"] = excess
     losses["overhead"] = sum(overheads.values())

@@ -42,7 +42,7 @@ class Prediction:
 
     @property
     def bottleneck(self) -> str:
-        """compute, network, input, straggler or overhead."""
+        """compute, network, input, straggler or overhead; unknown from first steps."""
         return self.losses.bottleneck
 
     def interval(self) -> dict[str, float]:
@@ -69,12 +69,11 @@ def predict(measured: Measurements) -> Prediction:
     model_parts = step_from_parts(measured)
     model_seconds = sum(model_parts.values())
     num_whole = len(measured.steps)
+    # The model is worth one step more: it evens out a hiccup in the few that were seen.
+    seconds = (sum(measured.steps) + model_seconds) / (num_whole + 1)
     if num_whole > NUM_SKIPPED_STEPS:
-        # The model is worth one step more: it evens out a hiccup in the few that were seen.
-        seconds = (sum(measured.steps) + model_seconds) / (num_whole + 1)
         error = _standard_error(measured.steps)
     else:
-        seconds = (sum(measured.steps) + model_seconds) / (num_whole + 1)
         error = math.hypot(_standard_error(measured.alone_steps), MODEL_ERROR)
     parts = _scaled(measured.step_parts or model_parts, seconds)
     margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
@@ -95,13 +94,12 @@ def predict_from_steps(seconds_of_steps: Sequence[float], num_workers: int) -> P
     """From the first steps of the run itself, where nothing was rehearsed."""
     seconds = fmean(seconds_of_steps)
     margin = COVERAGE_FACTOR * math.hypot(_standard_error(seconds_of_steps), DRIFT)
-    parts = {"other": seconds}
     return Prediction(
         seconds,
         seconds / (1 + margin),
         seconds * (1 + margin),
         {},
-        find_losses(StepView(parts)),
+        find_losses(StepView({})),  # what they were spent on is not known
         "first steps",
         num_workers,
     )

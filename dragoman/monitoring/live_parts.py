@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from rich.text import Text
 
+from dragoman.diagnosis.wording import PART_NAMES
 from dragoman.run.description import format_seconds
 from dragoman.run.status import number_or_none
 from dragoman.run.summary import Record
-from dragoman.run.units import BITS_PER_BYTE, format_rate
 
 Points = Sequence[tuple[float, float]]
 """(step, loss), by rising steps."""
@@ -26,14 +26,14 @@ LETTERS = {
     "backward": ("B", "bright_blue"),
     "optimizer": ("O", "cyan"),
     "data": ("D", "yellow"),
-    "exposed_communication": ("C", "red"),
-    "hidden_communication": ("H", "magenta"),
-    "straggler": ("S", "bright_red"),
+    "exposed_communication": ("N", "red"),
+    "hidden_communication": ("S", "magenta"),
+    "straggler": ("R", "bright_red"),
     "evaluation": ("E", "bright_cyan"),
-    "checkpoint": ("K", "bright_yellow"),
+    "checkpoint": ("C", "bright_yellow"),
     "other": (".", "white"),
 }
-"""What a step's time is spent on, with the letter and the colour that mark it."""
+"""What a step's time is spent on, with the letter (of its name for people) and the colour that mark it."""
 REST = ("+", "bright_black")
 SMALLEST_SHARE = 0.01
 """Smaller parts of a step are joined."""
@@ -44,8 +44,6 @@ SMALLEST_CHART = (24, 4)
 """Columns and rows."""
 SILENT_SECONDS = 10.0
 """A node that wrote no sample for longer is marked."""
-FULL_LINK_SHARE = 0.9
-"""TCP hardly gets more out of a link."""
 LONGEST_TEXT = 2_000
 """More characters of one text are never shown, so they need not be cleaned either."""
 
@@ -147,6 +145,17 @@ def describe(pattern: str, value: float | str | None) -> str:
     return "" if value is None else pattern.format(value)
 
 
+def percent(share: float) -> str:
+    """A share in whole percent."""
+    return f"{100 * share:,.0f} %"
+
+
+def place_of(value: float, low: float, high: float, num_places: int) -> int:
+    """Which of so many places from low to high a value falls into."""
+    share = (value - low) / (high - low) if high > low else 0.5
+    return min(num_places - 1, max(0, int(share * num_places)))
+
+
 def header_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
     """Where the run is and how good and fast."""
     figures = view.figures
@@ -177,9 +186,9 @@ def _step_row(figures: dict[str, Any], width: int) -> list[Text]:
         return [fit(width, (2, f"step {step:,.0f}"), (1, left))]
     share = min(1.0, max(0.0, step / num_steps))
     where = f"step {step:,.0f} of {num_steps:,.0f}"
-    percent = f"{floor(1000 * share) / 10:.1f} %"  # rounded down: 100 % is for what is complete
-    width_of_bar = max(4, width - len(where + percent + left) - 6)
-    return [fit(width, (4, where), (1, bar(share, width_of_bar)), (2, percent), (3, left))]
+    done = f"{floor(1000 * share) / 10:.1f} %"  # rounded down: 100 % is for what is complete
+    width_of_bar = max(4, width - len(where + done + left) - 6)
+    return [fit(width, (4, where), (1, bar(share, width_of_bar)), (2, done), (3, left))]
 
 
 def chart_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
@@ -232,17 +241,11 @@ def _chart_row(label: str, line: str, mark_columns: Iterable[int]) -> Text:
     return row
 
 
-def _place(value: float, low: float, high: float, num_places: int) -> int:
-    """Which of so many places from low to high a value falls into."""
-    share = (value - low) / (high - low) if high > low else 0.5
-    return min(num_places - 1, max(0, int(share * num_places)))
-
-
 def _cell_of(
     point: tuple[float, float], steps: tuple[float, float], losses: tuple[float, float], num_columns: int, num_rows: int
 ) -> tuple[int, int]:
-    row = num_rows - 1 - _place(point[1], *losses, num_rows)
-    return row, _place(point[0], *steps, num_columns)
+    row = num_rows - 1 - place_of(point[1], *losses, num_rows)
+    return row, place_of(point[0], *steps, num_columns)
 
 
 def _draw_line(points: Points, num_columns: int, num_rows: int, low: float, high: float) -> list[str]:
@@ -250,7 +253,7 @@ def _draw_line(points: Points, num_columns: int, num_rows: int, low: float, high
     cells = [[0] * num_columns for _ in range(num_rows)]
     before: int | None = None
     for x, loss in enumerate(_mean_by_column(points, num_columns * 2)):
-        y = 4 * num_rows - 1 - _place(loss, low, high, 4 * num_rows)
+        y = 4 * num_rows - 1 - place_of(loss, low, high, 4 * num_rows)
         # From the height of the column before, so that the line has no gaps where it is steep.
         start = y if before is None or before == y else before + (1 if before < y else -1)
         for dot in range(min(start, y), max(start, y) + 1):
@@ -265,7 +268,7 @@ def _mean_by_column(points: Points, num_columns: int) -> list[float]:
     first, last = points[0][0], points[-1][0]
     sums, counts = [0.0] * num_columns, [0] * num_columns
     for step, loss in points:
-        column = _place(step, first, last, num_columns)
+        column = place_of(step, first, last, num_columns)
         sums[column] += loss
         counts[column] += 1
     known = [column for column in range(num_columns) if counts[column]]
@@ -316,144 +319,13 @@ def _legend(shares: list[tuple[str, float]], width: int) -> list[Text]:
     rows = [Text()]
     for name, share in shares:
         letter, colour = LETTERS.get(name, REST)
-        entry = Text.assemble((letter, f"black on {colour}"), f" {name.replace('_', ' ')} {_percent(share)}")
+        entry = Text.assemble((letter, f"black on {colour}"), f" {PART_NAMES.get(name, name)} {percent(share)}")
         if rows[-1] and rows[-1].cell_len + 2 + entry.cell_len > width:
             rows.append(Text())
         rows[-1].append("  " if rows[-1] else "").append_text(entry)
     for row in rows:
         row.truncate(width, overflow="ellipsis")
     return rows
-
-
-def node_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
-    """The machines of the run, in as much detail as there is room for."""
-    # Counted before they are made: a hundred nodes would take too long to draw in vain.
-    if sum(1 + len(node.gpus) + len(node.busy_interfaces) for node in view.nodes) <= num_rows:
-        return [row for node in view.nodes for row in _full_node(node, width)]
-    if sum(1 + bool(node.gpus) + bool(node.busy_interfaces) for node in view.nodes) <= num_rows:
-        return [row for node in view.nodes for row in _brief_node(node, width)]
-    if len(view.nodes) <= num_rows:
-        return [_node_in_one_row(node, width) for node in view.nodes]
-    # Not all can be shown; those in trouble must be.
-    nodes = sorted(view.nodes, key=lambda node: not node.is_silent)[: max(0, num_rows - 1)]
-    more = fit(width, (1, Text(f"and {len(view.nodes) - len(nodes):,} more nodes", "dim")))
-    return [*(_node_in_one_row(node, width) for node in nodes), more][:num_rows]
-
-
-def _full_node(node: NodeView, width: int) -> list[Text]:
-    head = fit(width, *_head_pieces(node, width))
-    return [head, *(_gpu_row(gpu, width) for gpu in node.gpus), *_network_rows(node, width)]
-
-
-def _brief_node(node: NodeView, width: int) -> list[Text]:
-    """All GPUs in one row, and the busiest interface alone."""
-    head = fit(width, *_head_pieces(node, width))
-    if len(node.gpus) > 1:
-        what, *figures = _gpu_summary(node)
-        gpus = [fit(width, (9, Text.assemble("  ", what)), *zip((8, 6, 7), figures, strict=True))]
-    else:
-        gpus = [_gpu_row(gpu, width) for gpu in node.gpus]
-    return [head, *gpus, *_network_rows(node, width)[:1]]
-
-
-def _node_in_one_row(node: NodeView, width: int) -> Text:
-    """With the traffic of the busiest interface, in the direction that has more."""
-    ways = {"in": "received_bytes_per_second", "out": "sent_bytes_per_second"}
-    rates = [
-        (rate, f"{name} {way} {format_rate(rate)}")
-        for name in node.busy_interfaces[:1]
-        for way, key in ways.items()
-        if (rate := number_at(node.sample, "network", name, key)) is not None
-    ]
-    traffic = clean(max(rates)[1]) if rates else ""
-    return fit(
-        width,
-        *_head_pieces(node, width, has_bar=False),
-        *zip((8, 3, 2, 1), _gpu_summary(node), strict=False),
-        (7, traffic),
-    )
-
-
-def _head_pieces(node: NodeView, width: int, has_bar: bool = True) -> list[tuple[int, Text | str]]:
-    """Name, whether it is silent, CPU and memory."""
-    cpu = number_at(node.sample, "cpu", "share")
-    used, total = (number_at(node.sample, "memory", key) for key in ("used_bytes", "total_bytes"))
-    silent = f"silent for {format_seconds(node.seconds_silent)}" if node.is_silent else ""
-    cpu_bar = Text.assemble("CPU ", bar(cpu, width // 5)) if cpu is not None and has_bar else Text("CPU")
-    return [
-        (10, Text(clean(node.name), "bold")),
-        (11, Text(silent, "bold red")),
-        (9, Text.assemble(cpu_bar, f" {_percent(cpu):>5}") if cpu is not None else ""),
-        (5, describe("memory {}", _of_total(used, total))),
-    ]
-
-
-def _of_total(used: float | None, total: float | None) -> str | None:
-    if used is None:
-        return None
-    return f"{used / 1e9:.1f}" + describe(" of {:.1f}", None if total is None else total / 1e9) + " GB"
-
-
-def _gpu_row(gpu: Record, width: int) -> Text:
-    utilisation = number_at(gpu, "utilisation")
-    used, total = number_at(gpu, "memory_used_bytes"), number_at(gpu, "memory_total_bytes")
-    width_of_bar = width // 6
-    return fit(
-        width,
-        (10, describe("  GPU {:.0f}", number_at(gpu, "index")) or "  GPU"),
-        (6, bar(utilisation, width_of_bar) if utilisation is not None else ""),
-        (9, describe("{:>5}", None if utilisation is None else _percent(utilisation))),
-        (3, Text.assemble("memory ", bar(used / total, width_of_bar // 2)) if used is not None and total else ""),
-        (8, _of_total(used, total) or ""),
-        (5, describe("{:.0f} W", number_at(gpu, "power_watts"))),
-        (7, describe("{:.0f} °C", number_at(gpu, "temperature_celsius"))),
-    )
-
-
-def _gpu_summary(node: NodeView) -> list[Text | str]:
-    """All GPUs of a node in a few words: how busy each, memory, power, and the hottest."""
-    if not node.gpus:
-        return []
-    busy = [share for gpu in node.gpus if (share := number_at(gpu, "utilisation")) is not None]
-    levels = "".join("▁▂▃▄▅▆▇█"[_place(share, 0.0, 1.0, 8)] for share in busy)
-    mean = _percent(sum(busy) / len(busy)) if busy else ""
-    used, total, watts = (
-        sum(number_at(gpu, key) or 0.0 for gpu in node.gpus)
-        for key in ("memory_used_bytes", "memory_total_bytes", "power_watts")
-    )
-    hottest = max((number_at(gpu, "temperature_celsius") or 0.0 for gpu in node.gpus), default=0.0)
-    return [
-        Text.assemble(f"{len(node.gpus)} GPUs " if len(node.gpus) > 1 else "GPU ", (levels, "green"), f" {mean}"),
-        _of_total(used, total or None) or "",
-        describe("{:,.0f} W", watts or None),
-        describe("up to {:.0f} °C", hottest or None),
-    ]
-
-
-def _network_rows(node: NodeView, width: int) -> list[Text]:
-    width_of_name = max((len(clean(name)) for name in node.busy_interfaces), default=0)
-    return [_network_row(node, name, width_of_name, width) for name in node.busy_interfaces]
-
-
-def _network_row(node: NodeView, name: str, width_of_name: int, width: int) -> Text:
-    speed = number_at(node.sample, "network", name, "speed_megabits_per_second")
-    if speed is not None and speed <= 0:
-        speed = None  # how Linux says that it does not know
-    pieces: list[tuple[int, Text | str]] = [(10, f"  {clean(name):<{width_of_name}}")]
-    width_of_bar = max(4, (width - width_of_name - 64) // 2)
-    for label, key in (("in", "received_bytes_per_second"), ("out", "sent_bytes_per_second")):
-        rate = number_at(node.sample, "network", name, key)
-        if rate is not None:
-            pieces += [(9, label), (3, _traffic_bar(rate, speed, width_of_bar)), (8, f"{format_rate(rate):>25}")]
-    return fit(width, *pieces, (1, describe("of {:,.0f} Mbit/s", speed)), between=" ")
-
-
-def _traffic_bar(bytes_per_second: float, speed_megabits_per_second: float | None, width: int) -> Text:
-    """How much of an interface's speed is used; blank where that is not known."""
-    if speed_megabits_per_second is None:
-        return Text(" " * width)
-    share = bytes_per_second * BITS_PER_BYTE / 1e6 / speed_megabits_per_second
-    return bar(share, width, "red" if share >= FULL_LINK_SHARE else "yellow")
 
 
 def prediction_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
@@ -474,7 +346,7 @@ def prediction_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
 
 
 def _compare(error: float) -> str:
-    return "as predicted" if abs(error) < 0.005 else f"{_percent(abs(error))} {'slower' if error > 0 else 'faster'}"
+    return "as predicted" if abs(error) < 0.005 else f"{percent(abs(error))} {'slower' if error > 0 else 'faster'}"
 
 
 def verdict_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
@@ -484,7 +356,7 @@ def verdict_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
         return []
     confidence = number_or_none(verdict.confidence)
     is_known = verdict.bottleneck != "unknown"
-    sure = f" (confidence {_percent(confidence)})" if is_known and confidence is not None else ""
+    sure = f" (confidence {percent(confidence)})" if is_known and confidence is not None else ""
     sentence = clean(f"Verdict{sure}: {verdict.why}")
     # Narrower than any terminal, it could not even hold the sign that something is missing.
     rows = textwrap.wrap(sentence, max(8, width), max_lines=num_rows, placeholder=" …", break_on_hyphens=False)
@@ -504,7 +376,3 @@ def _three_digits(value: float | None) -> str | None:
     if not 0.01 <= abs(value) < 100_000:
         return f"{value:.3g}"
     return f"{value:,.{max(0, 3 - len(str(int(abs(value))))) if abs(value) >= 1 else 3}f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:,.0f} %"

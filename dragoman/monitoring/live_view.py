@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from dragoman.monitoring.live_nodes import node_rows
 from dragoman.monitoring.live_parts import (
     NodeView,
     RunView,
@@ -21,7 +22,6 @@ from dragoman.monitoring.live_parts import (
     chart_rows,
     header_rows,
     log_rows,
-    node_rows,
     number_at,
     prediction_rows,
     verdict_rows,
@@ -249,7 +249,7 @@ def _add_point(points: Points, record: dict[str, Any]) -> None:
 
 
 class PatientJudge:
-    """Asks for the verdict now and then: it reads all of a run, which may take longer than to draw it."""
+    """Asks for the verdict now and then: it reads much of a run, which may take longer than to draw it."""
 
     def __init__(self, run: RunFolder, judge: Judge | None, clock: Clock = time.monotonic) -> None:
         self._run, self._judge, self._clock = run, judge, clock

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.diagnosis.attribution import Verdict
 from dragoman.diagnosis.prediction import Prediction
 from dragoman.diagnosis.wording import describe_parts, describe_prediction
 from dragoman.monitoring.console import RunConsole
@@ -39,6 +40,9 @@ class Watcher:
 
     def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
         """An interval of steps was made, with these figures."""
+
+    def judged(self, step: int, verdict: Verdict) -> None:
+        """What held the run back, at its end."""
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """The dev set was judged."""
@@ -123,6 +127,13 @@ class RunWatcher(Watcher):
                 ("Prediction", sample.prediction),
             ):
                 self._console.log(f"***     {f'Train {name}[0]:':<20} {' '.join(pieces)}")
+
+    def judged(self, step: int, verdict: Verdict) -> None:
+        """What held the run back, at its end."""
+        if verdict.is_known:
+            self._sinks.write("verdict", step, verdict.to_json())
+            for sentence in (verdict.why, *verdict.misleading):
+                self._console.say(sentence)
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """The dev set was judged."""

@@ -118,7 +118,9 @@ class Rehearsal:
         measured.alone_parts = parts.attribution
         measured.alone_steps = self._world.largest_numbers([_total(step) for step in steps])
         measured.work_by_rank, measured.slowest = self._typical_work(steps), parts.slowest
-        measured.bucket_ready = _mean_readiness(steps)
+        # The same on every rank: how many whole steps are made is reckoned from it.
+        readiness = self._world.sum_numbers(_mean_readiness(steps))
+        measured.bucket_ready = [seconds / self._world.size for seconds in readiness]
         batches = self._next_batches()[0]
         share = measure_fixed_share(self._learner, next(iter(batches.values()))) if batches else 0.0
         measured.fixed_share = self._world.sum_numbers([share])[0] / self._world.size

@@ -22,6 +22,7 @@ from dragoman.cluster.meeting import Meeting, meet
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
+from dragoman.diagnosis.attribution import judge_run
 from dragoman.monitoring.console import RunConsole
 from dragoman.monitoring.foresight import Foresight, expected_before
 from dragoman.monitoring.sampling.sampler import start_sampler
@@ -94,12 +95,18 @@ def work(run: RunFolder, settings: Settings, world: World, notice: StopNotice, r
         if origin.is_saver:
             copy_tokenizers(corpus, run)
         if world.local_rank == 0 and settings.monitoring.sample_seconds:
-            stack.enter_context(start_sampler(run, world.machine, settings.monitoring.sample_seconds))
+            sampler = stack.enter_context(start_sampler(run, world.machine, settings.monitoring.sample_seconds))
+            if sampler.trouble:
+                print(sampler.trouble, file=sys.stderr, flush=True)
         watcher = _open_watcher(run, settings, world, console, origin, stack) if console else Watcher()
         if origin.is_beginning and _is_check_wanted(settings, world):
             watcher.say(f"Measuring steps and links for up to {CHECK_SECONDS:.0f} s (--no-check leaves this out) …")
             watcher.predicted(0, predict_and_advise(rehearse(settings, corpus, world, CHECK_SECONDS)))
-        return Trainer(run, settings, corpus, world, watcher, origin, notice, restart_cause).train()
+        trainer = Trainer(run, settings, corpus, world, watcher, origin, notice, restart_cause)
+        reason = trainer.train()
+        if console:
+            watcher.judged(trainer.step, judge_run(run))
+        return reason
 
 
 def _open_watcher(

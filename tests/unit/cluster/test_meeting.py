@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.cluster import meeting
 from dragoman.cluster.environment import Place
@@ -113,3 +115,24 @@ def test_notes_reach_the_others(tmp_path):
     store = meet(Place(0, 1, 0, "srun", "job-1"), tmp_path).store
     tell_all(store, "run", {"path": "/runs/größe"})
     assert wait_for_note(store, "run", seconds=5) == {"path": "/runs/größe"}
+
+
+@pytest.mark.parametrize(
+    ("machines", "names"),
+    [
+        (["a net:[1]", "a net:[1]", "b net:[2]"], ("a", "a", "b")),
+        (["a net:[1]", "a net:[2]", "a net:[1]", "a net:[3]"], ("a", "a-2", "a", "a-3")),
+        (["a net:[1]", "a net:[2]", "a-2 net:[3]"], ("a", "a-2", "a-2-2")),
+        (["a-2 net:[3]", "a net:[1]", "a net:[2]"], ("a-2", "a", "a-3")),
+        ([" "], ("",)),
+    ],
+)
+def test_machines_of_one_name_are_numbered(machines, names):
+    assert meeting._distinct_names(machines) == names
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "a-2", "a-3", "b"]), st.sampled_from("123")).map(" ".join)))
+def test_no_two_machines_have_the_same_name(machines):
+    names = meeting._distinct_names(machines)
+    assert len(set(names)) == len(set(machines))
+    assert len(set(zip(machines, names, strict=True))) == len(set(machines))

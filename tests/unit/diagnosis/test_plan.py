@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,16 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.hardware import load_hardware
-from dragoman.diagnosis.plan import (
-    Plan,
-    PlanSettings,
-    build_plan,
-    build_scenario,
-    load_plan,
-    predict_step,
-    table_sizes,
-)
+from dragoman.diagnosis.plan import Plan, build_plan, table_sizes
 from dragoman.diagnosis.plan_chart import plan_lines, save_chart
+from dragoman.diagnosis.scenario import PlanSettings, build_scenario, load_plan, predict_step
 from dragoman.run.errors import UsageError
 
 HARDWARE = load_hardware()
@@ -238,3 +233,11 @@ def test_prediction_at_the_ends_of_the_shares():
     scenario = build_scenario(PlanSettings(), HARDWARE)
     fast, slow = (predict_step(scenario, end).seconds_per_step for end in ("high", "low"))
     assert fast < predict_step(scenario).seconds_per_step < slow
+
+
+def test_planning_imports_neither_what_trains_nor_what_draws():
+    arguments = ["-X", "importtime", "-m", "dragoman", "plan", "--json"]
+    finished = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
+    assert "dragoman.diagnosis.plan" in imported
+    assert imported.isdisjoint({"dragoman.run.config", "matplotlib", "numpy", "rich", "torch"})

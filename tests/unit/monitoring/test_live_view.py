@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console, Group
 from rich.text import Text
 
+from dragoman.diagnosis.wording import PART_NAMES
+from dragoman.monitoring.live_nodes import node_rows
 from dragoman.monitoring.live_parts import (
     LETTERS,
     NodeView,
@@ -26,7 +28,6 @@ from dragoman.monitoring.live_parts import (
     fit,
     header_rows,
     log_rows,
-    node_rows,
     prediction_rows,
     verdict_rows,
 )
@@ -162,15 +163,21 @@ def test_an_even_loss_is_a_line():
 
 def test_the_attribution_is_one_bar_with_a_letter_per_part_sorted_by_share():
     stacked, *legend = show(attribution_rows(complete_view(), 114, 5), 114)
-    assert stacked == "2.01 s a step " + "C" * 40 + "F" * 31 + "B" * 20 + "O" * 5 + "H" * 3 + "+"
+    assert stacked == "2.01 s a step " + "N" * 40 + "F" * 31 + "B" * 20 + "O" * 5 + "S" * 3 + "+"
     assert "  ".join(legend) == (
-        "C exposed communication 40 %  F forward 31 %  B backward 20 %  O optimizer 5 %  H hidden communication 3 %"
+        "N waiting for the network 40 %  F forward 31 %  B backward 20 %  O optimizer 5 %  S backward while sending 3 %"
         "  + rest 1 %"
     )
 
 
 def test_the_letters_and_colours_of_parts_differ():
     assert len({letter for letter, _ in LETTERS.values()}) == len({colour for _, colour in LETTERS.values()}) == 10
+
+
+def test_the_legend_has_a_name_for_every_part_and_its_letter_begins_a_word_of_it():
+    assert LETTERS.keys() == PART_NAMES.keys()
+    words = {letter: PART_NAMES[name].upper().split() for name, (letter, _) in LETTERS.items() if name != "other"}
+    assert all(any(word.startswith(letter) for word in found) for letter, found in words.items())
 
 
 def test_parts_of_unknown_names_are_in_the_rest():
@@ -287,7 +294,7 @@ def test_the_last_lines_of_the_log_are_kept_to_one_row_each():
 def test_everything_fits_an_ordinary_terminal():
     rows = show(lay_out(complete_view(), 80, 23), 80)
     assert len(rows) == 23
-    for part in ("step 1,234", "◆ dev loss", "C exposed", "alpha  CPU", "Mbit/s", "predicted", "Verdict", "three"):
+    for part in ("step 1,234", "◆ dev loss", "N waiting for", "alpha  CPU", "Mbit/s", "predicted", "Verdict", "three"):
         assert any(part in row for row in rows), part
 
 
@@ -301,7 +308,7 @@ def test_a_large_terminal_has_a_larger_curve_and_blank_rows():
 def test_few_rows_are_for_what_is_important():
     rows = show(lay_out(complete_view(), 80, 6), 80)
     assert rows[0].startswith("runs/demo  running")
-    assert [row[:8] for row in rows[3:]] == ["2.01 s a", "C expose", "Verdict "]
+    assert [row[:8] for row in rows[3:]] == ["2.01 s a", "N waitin", "Verdict "]
 
 
 any_value = st.recursive(

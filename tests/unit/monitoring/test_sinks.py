@@ -167,3 +167,16 @@ def test_all_sinks_get_every_record(tmp_path):
         sinks.write("checkpoint", 50, {"path": "checkpoints/step-00000050"})
     assert [record["kind"] for record in read_records(tmp_path / "metrics.jsonl")] == ["train", "checkpoint"]
     assert read_events(tmp_path / "tensorboard")["train_loss"] == [(50, 1.5)]
+
+
+def test_the_parts_of_a_step_and_figures_of_machines_are_scalars(tmp_path):
+    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 0) as sinks:
+        sinks.write("train", 10, {"attribution": {"forward": 0.5, "straggler": 0.25}, "slowest": {"rank": 1}})
+        sinks.show(10, {"system/a/cpu": 0.75})
+    events = read_events(tmp_path / "tensorboard")
+    assert events["attribution/forward"] == [(10, 0.5)]
+    assert events["attribution/straggler"] == [(10, 0.25)]
+    assert events["system/a/cpu"] == [(10, 0.75)]
+    [record] = read_records(tmp_path / "metrics.jsonl")
+    assert record["slowest"] == {"rank": 1}
+    assert "system/a/cpu" not in record

@@ -4,12 +4,15 @@ import errno
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.diagnosis.attribution import Verdict
+from dragoman.diagnosis.prediction import predict_from_steps
 from dragoman.monitoring import patient_file
 from dragoman.monitoring.console import RunConsole, format_seconds
 from dragoman.monitoring.sinks import Sinks
@@ -84,6 +87,45 @@ def test_each_moment_leaves_its_record(watched):
     assert records()[1]["loss"] == FIGURES["loss"]
     assert lines()[0] == "Continuing from the checkpoint of step 50."
     assert lines()[-1] == "*** Saved checkpoint of step 100 to checkpoints/step-00000100"
+
+
+def test_parts_of_a_step_are_told_and_kept(watched):
+    watcher, lines, records = watched
+    watcher.trained(100, FIGURES | {"attribution": {"forward": 1.0, "exposed_communication": 3.0}}, None)
+    assert lines()[3] == "***     A step: waiting for the network 75%, forward 25%"
+    assert records()[0]["attribution"] == {"forward": 1.0, "exposed_communication": 3.0}
+
+
+def test_a_prediction_is_told_with_advice_and_problems_and_every_record_says_how_wrong_it_was(watched):
+    watcher, lines, records = watched
+    rehearsed = predict_from_steps([2.0, 2.0], 2)
+    watcher.predicted(0, replace(rehearsed, advice=["A faster port."], problems=["A slow host."]))
+    watcher.trained(100, FIGURES, None)
+    assert lines()[0].startswith("Predicted: 2 s a step")
+    assert lines()[1:3] == ["What would help: A faster port.", "PROBLEM: A slow host."]
+    prediction, train = records()
+    assert (prediction["kind"], prediction["seconds_per_step"]["predicted"]) == ("prediction", 2.0)
+    assert train["predicted_seconds_per_step"] == 2.0
+    assert train["prediction_error"] == pytest.approx(FIGURES["seconds_per_step"] / 2 - 1)
+
+
+def test_where_nothing_was_rehearsed_the_first_steps_make_a_prediction(watched):
+    watcher, lines, records = watched
+    for step in range(1, 41):
+        watcher.progressed(step, 0.5)
+    [prediction] = records()
+    assert (prediction["kind"], prediction["basis"]) == ("prediction", "first steps")
+    assert lines() == []
+
+
+def test_the_verdict_is_told_and_kept_and_none_is_not(watched):
+    watcher, lines, records = watched
+    watcher.judged(9, Verdict("unknown", 0.0, 0.0, "Nobody knows."))
+    assert (lines(), records()) == ([], [])
+    watcher.judged(9, Verdict("network", 0.7, 0.9, "The run is network-bound.", misleading=["The GPU seemed busy."]))
+    assert lines() == ["The run is network-bound.", "The GPU seemed busy."]
+    [record] = records()
+    assert (record["kind"], record["step"], record["bottleneck"]) == ("verdict", 9, "network")
 
 
 def test_a_failed_save_is_a_sentence_and_a_record(watched):

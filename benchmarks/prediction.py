@@ -1,0 +1,294 @@
+"""How true predictions and verdicts are: `python prediction.py`, as root.
+
+Two hosts with real links of a given rate (the rig of the tests): `dragoman check` predicts, `dragoman train` measures.
+Then runs that are held back on purpose, and what the verdict says of each. Exit code 1 where a bound is not met.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from constructed_causes import CASES, Judged, describe_judged, run_case
+from link_speed import prepare_builtin
+from multi30k import REPOSITORY, prepare_multi30k
+from results import RESULTS_FOLDER, describe_machine, end_with, positive_count, save_result
+
+from dragoman.diagnosis.attribution import judge_run
+from dragoman.run.config import build_settings, dump_settings
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder
+from dragoman.run.summary import read_records
+
+sys.path.append(str(REPOSITORY / "tests"))  # where the rig is
+from host_runs import ONE_THREAD
+from link_measurement import set_rates
+from program import dragoman_command
+from rig import Rig, rig_problem
+
+RATES = ("10mbit", "30mbit", "100mbit", "300mbit", "1gbit", None)
+HOST_LISTS = ("h1:1,h2:1", "h1:2,h2:2")
+MODELS = {
+    "0.3 M parameters": {"preset": "small", "width": 64, "feed_forward": 256, "encoder_layers": 2, "decoder_layers": 2},
+    "1.4 M parameters": {
+        "preset": "small",
+        "width": 128,
+        "feed_forward": 512,
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+    },
+}
+NUM_WARM_UP_STEPS = 2
+LONGEST_SECONDS = 25.0
+"""Of measured steps in a case; at least a few are made, however slow."""
+FEWEST_STEPS, MOST_STEPS = 4, 40
+MEDIAN_BOUND, WORST_BOUND, COVERAGE_BOUND, VERDICT_BOUND = 0.10, 0.20, 0.80, 0.95
+CLEAR_SHARE = 0.5
+"""A link is the cause for certain where it takes at least this share of the measured step by arithmetic."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One case: what was predicted, and what came."""
+
+    model: str
+    hosts: str
+    rate: str | None
+    predicted: float
+    low: float
+    high: float
+    measured: float
+    num_steps: int
+    check_seconds: float
+    bottleneck: str
+    verdict: str
+    verdict_share: float
+    wall_error: float
+    """How far the parts of the steps are from their wall time, relatively."""
+
+    @property
+    def error(self) -> float:
+        """Relative: positive where a step was predicted too slow."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the interval held what came."""
+        return self.low <= self.measured <= self.high
+
+
+def compare_all(folder: Path, rates: list[str | None], rounds: int) -> Iterator[Compared]:
+    """Every model, host list and rate."""
+    prepared = prepare_builtin(folder)
+    with Rig(folder=folder / "rig", hosts=2) as rig:
+        for number in range(rounds):
+            for model in MODELS:
+                config = write_config(folder / f"{number}-{len(model)}.toml", prepared, model)
+                for hosts in HOST_LISTS:
+                    for rate in rates:
+                        set_rates(rig, rate)
+                        yield compare(rig, config, model, hosts, rate, folder / "run")
+
+
+def write_config(path: Path, prepared: Path, model: str) -> Path:
+    """A run of this model whose every step is logged."""
+    values = {
+        "data": {"prepared": str(prepared)},
+        "model": MODELS[model],
+        "training": {"global_batch_tokens": 2_000, "virtual_workers": 4, "log_every": 1, "warmup_steps": 100},
+        "evaluation": {"max_sentences": 4},
+        "checkpoints": {"save_every": 10**6},
+    }
+    path.write_text(dump_settings(build_settings(values)), encoding="utf-8")
+    return path
+
+
+def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, run: Path) -> Compared:
+    """Predicts, trains, compares."""
+    options = [str(config), "--hosts", hosts, "--ssh-config", str(rig.ssh_config)]
+    checked = json.loads(call("check", *options, "--json", codes=(0, 1)))
+    expected = checked["seconds_per_step"]
+    num_steps = max(FEWEST_STEPS, min(MOST_STEPS, int(LONGEST_SECONDS / expected["predicted"])))
+    shutil.rmtree(run, ignore_errors=True)
+    steps = f"training.max_steps={num_steps + NUM_WARM_UP_STEPS}"
+    call("train", *options, "--no-check", "--run-dir", str(run), "--set", steps)
+    records = [each for each in read_records(RunFolder(run)) if each["kind"] == "train"][NUM_WARM_UP_STEPS:]
+    verdict = judge_run(RunFolder(run))
+    return Compared(
+        model,
+        hosts,
+        rate,
+        expected["predicted"],
+        expected["low"],
+        expected["high"],
+        fmean(each["seconds_per_step"] for each in records),
+        num_steps,
+        checked["measured"]["seconds"],
+        checked["bottleneck"],
+        verdict.bottleneck,
+        verdict.share,
+        wall_error(records),
+    )
+
+
+def wall_error(records: list[dict[str, Any]]) -> float:
+    """Parts of all steps against the time between the first and the last record."""
+    attributed = sum(sum(each["attribution"].values()) for each in records[1:])
+    return attributed / (records[-1]["time"] - records[0]["time"]) - 1
+
+
+def call(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:
+    """Runs dragoman with one thread a worker: the hosts share the cores of this machine."""
+    done = subprocess.run(
+        dragoman_command(*arguments),
+        env=os.environ | ONE_THREAD,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode not in codes:
+        raise UserError(f"dragoman {arguments[0]} failed: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def link_verdicts(compared: list[Compared]) -> list[dict[str, Any]]:
+    """Runs whose cause is beyond doubt: at least twice as slow as over an unlimited link."""
+    free = {(each.model, each.hosts): each.measured for each in compared if each.rate is None}
+    found = []
+    for each in compared:
+        unlimited = free.get((each.model, each.hosts))
+        if unlimited is None or unlimited > (1 - CLEAR_SHARE) * each.measured:
+            continue
+        found.append(
+            {
+                "case": f"{each.rate} link, {each.hosts}, {each.model}",
+                "true": "network",
+                "is_right": each.verdict == "network",
+                "verdict": {"bottleneck": each.verdict, "share": each.verdict_share},
+            }
+        )
+    return found
+
+
+def judge_causes(folder: Path) -> Iterator[Judged]:
+    """Every constructed cause."""
+    prepared = prepare_multi30k(folder / "multi30k").folder
+    for number, case in enumerate(CASES):
+        yield run_case(case, prepared, folder / f"case-{number}")
+
+
+def describe(compared: list[Compared], verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """All figures of the result file."""
+    errors = [abs(each.error) for each in compared]
+    return {
+        "workload": "`dragoman check`, then `dragoman train`, on 2 hosts of this machine with limited links",
+        "cases": [asdict(each) | {"error": each.error, "is_covered": each.is_covered} for each in compared],
+        "error": {
+            "median": median(errors) if errors else None,
+            "worst": max(errors, default=None),
+            "required_median": MEDIAN_BOUND,
+            "required_worst": WORST_BOUND,
+        },
+        "coverage": {
+            "share": fmean(each.is_covered for each in compared) if compared else None,
+            "required": COVERAGE_BOUND,
+        },
+        "attribution_error_worst": max((abs(each.wall_error) for each in compared), default=None),
+        "verdicts": verdicts,
+        "right_verdicts": {
+            "share": fmean(each["is_right"] for each in verdicts) if verdicts else None,
+            "required": VERDICT_BOUND,
+        },
+    }
+
+
+def is_met(figures: dict[str, Any]) -> bool:
+    """Whether all bounds hold, of what was measured."""
+    error, coverage, right = figures["error"], figures["coverage"], figures["right_verdicts"]
+    return (
+        (error["median"] or 0) <= MEDIAN_BOUND
+        and (error["worst"] or 0) <= WORST_BOUND
+        and (coverage["share"] is None or coverage["share"] >= COVERAGE_BOUND)
+        and (right["share"] is None or right["share"] >= VERDICT_BOUND)
+    )
+
+
+def draw(compared: list[Compared], path: Path) -> None:
+    """Predicted against measured, with intervals."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 6))
+    for (model, hosts), marker in zip(
+        sorted({(each.model, each.hosts) for each in compared}), ("o", "s", "^", "D"), strict=False
+    ):
+        group = [each for each in compared if (each.model, each.hosts) == (model, hosts)]
+        predicted = [each.predicted for each in group]
+        spread = [[each.predicted - each.low for each in group], [each.high - each.predicted for each in group]]
+        axes.errorbar(
+            [each.measured for each in group], predicted, yerr=spread, fmt=marker, capsize=3, label=f"{model}, {hosts}"
+        )
+    ends = [min(each.low for each in compared), max(each.high for each in compared)]
+    axes.plot(ends, ends, color="black", linewidth=0.8, label="predicted = measured")
+    axes.set(xscale="log", yscale="log", xlabel="measured, seconds per step", ylabel="predicted, seconds per step")
+    axes.legend()
+    figure.savefig(path, bbox_inches="tight")
+    plt.close(figure)
+
+
+def print_compared(each: Compared) -> None:
+    """A line per case."""
+    print(
+        f"{each.model}, {each.hosts}, {each.rate or 'unlimited'}: predicted {each.predicted:.3f} s "
+        f"({each.low:.3f} to {each.high:.3f}), measured {each.measured:.3f} s over {each.num_steps} steps: "
+        f"{each.error:+.1%}{'' if each.is_covered else ', outside'}; verdict {each.verdict} {each.verdict_share:.0%}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Measures, writes, says; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=positive_count, default=1, help="how often each link is measured (default: 1)")
+    parser.add_argument("--only", choices=("links", "causes"), help="one half of the benchmark")
+    parser.add_argument("--rates", help="e.g. 100mbit,none (default: all)")
+    options = parser.parse_args()
+    if problem := rig_problem():
+        raise UserError(problem)
+    rates = [None if rate == "none" else rate for rate in options.rates.split(",")] if options.rates else list(RATES)
+    machine = describe_machine()
+    compared: list[Compared] = []
+    judged: list[Judged] = []
+    with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:
+        if options.only != "causes":
+            for each in compare_all(Path(folder), rates, options.rounds):
+                print_compared(each)
+                compared.append(each)
+        if options.only != "links":
+            for case in judge_causes(Path(folder)):
+                verdict = case.verdict
+                mark = "" if case.is_right else f" (true: {case.case.bottleneck})"
+                print(f"{case.case.name}: {verdict.bottleneck} {verdict.share:.0%}{mark}", flush=True)
+                judged.append(case)
+    figures = describe(compared, link_verdicts(compared) + [describe_judged(case) for case in judged])
+    path = save_result("prediction", machine, figures)
+    if compared:
+        draw(compared, RESULTS_FOLDER / "prediction.svg")
+    print(f"error {figures['error']}, coverage {figures['coverage']}, right verdicts {figures['right_verdicts']}")
+    print(f"Written to {path.relative_to(REPOSITORY)}")
+    return 0 if is_met(figures) else 1
+
+
+if __name__ == "__main__":
+    end_with(main)

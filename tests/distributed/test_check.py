@@ -1,0 +1,117 @@
+"""`dragoman check` on the hosts of a rig: what it says of links, and of hosts that are not there."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from host_runs import ONE_EACH, ONE_THREAD, hosts_options, link_down, train_on_hosts, wait_until_deserted, write_config
+from link_measurement import set_rates
+from program import dragoman_command, read_records, run_dragoman, wait_until
+from rig import Rig
+
+from dragoman.cluster.launch.host_program import CHECK_PREFIX
+from dragoman.training.checking import MEASUREMENTS_FILE
+
+PARTS = {"forward", "backward", "optimizer", "data", "exposed_communication", "hidden_communication", "straggler"}
+SECONDS = 8
+
+
+@pytest.fixture
+def config(prepared: Path, tmp_path: Path) -> Path:
+    """Gradients of about a million parameters: at 100 Mbit/s they take far longer than computing them."""
+    return write_config(
+        tmp_path / "config.toml",
+        prepared,
+        "model.width=128",
+        "model.feed_forward=512",
+        "training.global_batch_tokens=400",
+        "training.max_steps=8",
+    )
+
+
+def check(rig: Rig, config: Path, hosts: str, code: int) -> dict[str, object]:
+    options = [*hosts_options(rig, hosts), "--seconds", SECONDS, "--steps", 1000, "--price-per-hour", 3.6, "--json"]
+    done = run_dragoman("check", config, *options, code=code, env=os.environ | ONE_THREAD)
+    wait_until_deserted(rig)
+    assert not check_folders()
+    return json.loads(done.stdout)
+
+
+def check_folders() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{CHECK_PREFIX}*"))
+
+
+@pytest.mark.slow
+def test_a_slow_link_is_measured_named_and_predicted(rig: Rig, config: Path, tmp_path: Path):
+    set_rates(rig, "100mbit")
+    try:
+        found = check(rig, config, ONE_EACH, code=1)
+        train_on_hosts(rig, ONE_EACH, tmp_path / "run", config)
+    finally:
+        set_rates(rig, None)
+    assert found["bottleneck"] == "network"
+    assert len(found["links"]) == 2
+    for link in found["links"]:
+        assert 80 < link["megabits_per_second"] < 105
+        assert link["megabytes_per_second"] == pytest.approx(link["megabits_per_second"] / 8)
+        assert link["interface"] == "eth0"
+        assert link["claimed_megabits_per_second"] == 10_000
+        assert 0 < link["latency_seconds"] < 0.05
+    assert any("claims 10,000 Mbit/s" in problem for problem in found["problems"])
+    assert any("1 Gbit/s" in advice for advice in found["advice"])
+    expected = found["seconds_per_step"]
+    assert expected["low"] < expected["predicted"] < expected["high"]
+    assert set(found["parts"]) >= PARTS
+    assert sum(found["parts"].values()) == pytest.approx(expected["predicted"])
+    assert found["cost"]["predicted"] == pytest.approx(expected["predicted"])  # 1,000 steps at 3.6 an hour
+    records = read_records(tmp_path / "run", "train")[2:]
+    measured = sum(record["seconds_per_step"] for record in records) / len(records)
+    assert expected["predicted"] == pytest.approx(measured, rel=0.35)  # the benchmark is stricter, on a quiet machine
+    (verdict,) = read_records(tmp_path / "run", "verdict")
+    assert verdict["bottleneck"] == "network"
+
+
+@pytest.mark.slow
+def test_a_host_that_is_not_there_is_a_problem_beside_the_rest(rig: Rig, config: Path):
+    found = check(rig, config, "h1:1,nosuchhost:1", code=1)
+    assert any("nosuchhost" in problem for problem in found["problems"])
+    assert found["seconds_per_step"]["predicted"] > 0
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_in_the_middle_leaves_what_was_measured(rig: Rig, config: Path):
+    set_rates(rig, "10mbit")  # the exchange takes its time, so that the host is lost during it
+    command = dragoman_command("check", config, *hosts_options(rig, ONE_EACH), "--seconds", 60, "--json")
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | ONE_THREAD) as process:
+            wait_until(
+                lambda: any((folder / MEASUREMENTS_FILE).exists() for folder in check_folders()),
+                "the first figures",
+                60,
+            )
+            with link_down(rig["h2"]):
+                output, _ = process.communicate(timeout=100)
+                assert process.returncode == 1
+    finally:
+        set_rates(rig, None)
+    wait_until_deserted(rig, 60)
+    found = json.loads(output)
+    assert any("h2" in problem for problem in found["problems"])
+    assert found["measured"]["alone_steps"]
+    assert found["seconds_per_step"]["predicted"] > 0
+
+
+@pytest.mark.slow
+def test_training_on_several_hosts_measures_first_and_says_so(rig: Rig, config: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    done = train_on_hosts(rig, ONE_EACH, run, config, "--check")
+    assert "Measuring steps and links" in done.stdout
+    assert "Predicted: " in done.stdout
+    (prediction,) = read_records(run, "prediction")
+    assert prediction["basis"] == "rehearsal"
+    assert {link["from"] for link in prediction["links"]} == {"h1", "h2"}
+    assert all("prediction_error" in record for record in read_records(run, "train"))
+    assert {path.name for path in run.glob("system.*.jsonl")} == {"system.h1.jsonl", "system.h2.jsonl"}

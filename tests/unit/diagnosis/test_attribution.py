@@ -1,0 +1,266 @@
+"""The verdict on a run, from records fabricated for each cause; and damage of every kind, which may never break it."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.diagnosis.attribution import judge_records, judge_run
+from dragoman.diagnosis.bottleneck import BOTTLENECKS, PARTS
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder
+
+BALANCED = dict.fromkeys(PARTS, 0.0) | {"forward": 0.3, "backward": 0.6, "optimizer": 0.05, "data": 0.01}
+CAUSES = {
+    "compute": {"parts": {}},
+    "network": {"parts": {"exposed_communication": 2.0}},
+    "input": {"parts": {"data": 1.0}},
+    "straggler": {"parts": {"straggler": 0.5}, "work": [1.0, 2.0], "slowest": {"forward": 0.8, "backward": 1.1}},
+    "overhead": {"parts": {"evaluation": 1.5}},
+}
+
+numbers = st.floats() | st.integers() | st.integers(-3, 3).map(float)
+anything = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+tables = st.dictionaries(st.sampled_from([*PARTS, "waiting", "rank"]), numbers | anything, max_size=11)
+damaged_records = st.fixed_dictionaries(
+    {},
+    optional={
+        "kind": st.sampled_from(["train", "train", "train", "evaluation"]) | anything,
+        "step": numbers | anything,
+        "seconds_per_step": numbers | anything,
+        "attribution": st.just(BALANCED) | tables.map(lambda table: BALANCED | table) | anything,
+        "fixed_share": numbers | anything,
+        "work_seconds_by_rank": st.lists(numbers, max_size=4) | anything,
+        "slowest": st.fixed_dictionaries(
+            {}, optional={"rank": st.integers(0, 3) | anything, "host": anything, "attribution": tables | anything}
+        )
+        | anything,
+        "traffic": st.fixed_dictionaries(
+            {},
+            optional={
+                "interface": anything,
+                "sent_bytes_per_second": numbers | anything,
+                "received_bytes_per_second": numbers | anything,
+            },
+        )
+        | anything,
+        "utilisation": st.fixed_dictionaries({}, optional={"gpu": numbers | anything, "cpu": numbers | anything})
+        | anything,
+    },
+)
+
+
+def records_of(
+    parts: dict[str, float],
+    num_records: int = 10,
+    work: list[float] | None = None,
+    slowest: dict[str, float] | None = None,
+    rank: int = 1,
+    **more: object,
+) -> list[dict[str, object]]:
+    attribution = BALANCED | parts
+    named = {"rank": rank, "host": f"host{rank}", "attribution": slowest or attribution}
+    return [
+        {
+            "kind": "train",
+            "step": 10 * (index + 1),
+            "seconds_per_step": sum(attribution.values()),
+            "attribution": attribution,
+            "slowest": named,
+            "work_seconds_by_rank": work or [0.96, 0.96],
+            **more,
+        }
+        for index in range(num_records)
+    ]
+
+
+def traffic(rate: float, interface: object = "eth0") -> dict[str, object]:
+    return {"interface": interface, "sent_bytes_per_second": rate, "received_bytes_per_second": rate / 2}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_is_named_with_its_share_and_evidence(cause):
+    verdict = judge_records(records_of(**CAUSES[cause]))
+    assert verdict.bottleneck == cause
+    assert verdict.is_known
+    assert 0.25 < verdict.share <= 1
+    assert 0.8 < verdict.confidence <= 1
+    assert verdict.why.startswith(f"The run is {cause}-bound: ")
+    assert verdict.evidence
+    assert sum(verdict.parts.values()) == pytest.approx(sum((BALANCED | CAUSES[cause]["parts"]).values()))
+
+
+def test_a_straggler_is_named_with_its_rank_and_host():
+    why = judge_records(records_of(**CAUSES["straggler"])).why
+    assert "rank 1 on host1 takes 1 s a step longer than the others" in why
+
+
+def test_ranks_that_are_slow_in_turn_are_told_as_such():
+    why = judge_records(records_of({"straggler": 0.6})).why
+    assert "now for this one, now for that one" in why
+
+
+def test_a_slow_loader_of_one_rank_is_input():
+    records = records_of({"data": 0.5, "straggler": 0.5}, work=[0.96, 1.96], slowest=BALANCED | {"data": 1.0})
+    assert judge_records(records).bottleneck == "input"
+
+
+def test_checkpoints_of_the_first_rank_are_overhead_and_named():
+    records = records_of(
+        {"checkpoint": 0.5, "straggler": 0.5}, work=[1.96, 0.96], slowest=BALANCED | {"checkpoint": 1.0}, rank=0
+    )
+    verdict = judge_records(records)
+    assert verdict.bottleneck == "overhead"
+    assert "saving checkpoints (51%): save more rarely" in verdict.why
+
+
+def test_tiny_batches_are_overhead_and_named():
+    verdict = judge_records(records_of({}, fixed_share=0.9))
+    assert verdict.bottleneck == "overhead"
+    assert "batches are too small" in verdict.why
+    assert any("90% of forward and backward" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize("name", ["evaluation", "checkpoint", "optimizer", "other"])
+def test_whatever_overhead_is_largest_has_words(name):
+    verdict = judge_records(records_of({name: 1.5}))
+    assert verdict.bottleneck == "overhead"
+    assert verdict.why.endswith(".")
+
+
+def test_a_busy_device_that_waits_for_the_network_is_explained():
+    [sign] = judge_records(records_of({"exposed_communication": 2.0}, utilisation={"gpu": 1.0, "cpu": 0.3})).misleading
+    assert sign.startswith("GPU utilisation was 100%, but 68% of each step was spent waiting inside communication")
+
+
+@pytest.mark.parametrize(
+    ("parts", "utilisation"),
+    [
+        ({"exposed_communication": 2.0}, {"gpu": 0.89}),
+        ({"exposed_communication": 2.0}, {}),
+        ({}, {"gpu": 1.0}),
+        ({"data": 2.0}, {"gpu": 1.0}),
+    ],
+)
+def test_signs_that_do_not_mislead_are_not_explained(parts, utilisation):
+    assert judge_records(records_of(parts, utilisation=utilisation)).misleading == []
+
+
+@pytest.mark.parametrize(("sign", "expected"), [(1, 1.0), (-1, -1.0)])
+def test_correlation_has_its_sign(sign, expected):
+    records = records_of({"exposed_communication": 2.0})
+    for index, record in enumerate(records):
+        record["traffic"] = traffic(1e6 * (20 + sign * index))
+        record["seconds_per_step"] = 3.0 + 0.1 * index
+    verdict = judge_records(records)
+    assert verdict.network_correlation == pytest.approx(expected)
+    assert any(f"correlation of {expected:+.2f}" in sentence for sentence in verdict.evidence)
+    assert any("eth0 carried" in sentence and "Mbit/s" in sentence for sentence in verdict.evidence)
+
+
+def test_without_changes_or_figures_there_is_no_correlation():
+    assert judge_records(records_of({}, traffic=traffic(1e6))).network_correlation is None
+    assert judge_records(records_of({})).network_correlation is None
+    assert judge_records(records_of({}, num_records=2, traffic=traffic(1e6))).network_correlation is None
+
+
+def test_an_interface_without_a_name_is_not_called_none():
+    evidence = " ".join(judge_records(records_of({}, traffic=traffic(1e6, interface=None))).evidence)
+    assert "carried 1 MB/s (8 Mbit/s)" in evidence
+    assert "None" not in evidence
+
+
+def test_the_first_interval_does_not_count_where_there_are_others():
+    warm_up = records_of({"other": 100.0}, num_records=1)
+    assert judge_records(warm_up + records_of({})).bottleneck == "compute"
+    assert judge_records(warm_up).bottleneck == "overhead"
+
+
+def test_more_steps_and_a_clearer_case_make_surer():
+    few, many = (judge_records(records_of({"data": 2.0}, num_records=number)) for number in (2, 10))
+    close = judge_records(records_of({"data": 0.34}))
+    assert few.confidence < many.confidence
+    assert close.bottleneck == "input"
+    assert close.confidence < many.confidence
+
+
+OLD_RECORD = {"kind": "train", "step": 10, "loss": 2.0, "seconds_per_step": 1.0}
+DAMAGED_PARTS = [
+    None,
+    [],
+    "forward",
+    {},
+    dict.fromkeys(PARTS, 0.0),
+    BALANCED | {"forward": math.nan},
+    BALANCED | {"forward": math.inf},
+    BALANCED | {"forward": 10**400},
+    BALANCED | {"forward": -1.0},
+    BALANCED | {"forward": "1.0"},
+    BALANCED | {"forward": None},
+    BALANCED | {"forward": True},
+    dict.fromkeys(PARTS, 0.0) | {"forward": 5e-324},
+]
+
+
+@pytest.mark.parametrize("records", [[], [OLD_RECORD], [{"kind": "evaluation"}], [{}]])
+def test_runs_that_do_not_tell_are_unknown(records):
+    verdict = judge_records(records)
+    assert (verdict.bottleneck, verdict.share, verdict.confidence) == ("unknown", 0.0, 0.0)
+    assert not verdict.is_known
+    assert verdict.why.endswith(".")
+
+
+@pytest.mark.parametrize("parts", DAMAGED_PARTS)
+def test_damaged_records_are_ignored_beside_good_ones(parts):
+    damaged = OLD_RECORD | {"attribution": parts}
+    assert judge_records([damaged]).bottleneck == "unknown"
+    good = records_of({"data": 2.0}, num_records=3)
+    assert judge_records([damaged, OLD_RECORD, *good]) == judge_records(good)
+
+
+def test_a_part_that_is_missing_took_no_time():
+    assert judge_records([OLD_RECORD | {"attribution": {"data": 1.0}}]).bottleneck == "input"
+
+
+def test_shares_beyond_all_bounds_are_cut():
+    verdict = judge_records(records_of({}, fixed_share=1e9))
+    assert "what a batch costs before its first token (94%)" in verdict.why
+
+
+@settings(max_examples=150)
+@given(st.lists(damaged_records, max_size=5), st.integers(0, 4))
+def test_no_damage_is_an_exception(damaged, num_good):
+    verdict = judge_records(damaged + records_of({}, num_records=num_good, traffic=traffic(1e6)))
+    assert verdict.bottleneck in (*BOTTLENECKS, "unknown")
+    assert 0 <= verdict.share <= 1
+    assert 0 <= verdict.confidence <= 1
+    assert verdict.network_correlation is None or -1.001 <= verdict.network_correlation <= 1.001
+    assert "nan%" not in json.dumps(verdict.to_json(), allow_nan=False)
+
+
+def test_a_run_is_judged_by_its_files_and_a_line_cut_off_is_passed_over(tmp_path):
+    run = RunFolder(tmp_path)
+    lines = [json.dumps(record) for record in records_of({"data": 2.0})]
+    run.metrics.write_text("\n".join([*lines, '{"kind": "train", "attribut']))
+    assert judge_run(run).bottleneck == "input"
+    assert judge_run(run, num_records=2).bottleneck == "input"
+
+
+def test_the_last_records_may_tell_another_story(tmp_path):
+    run = RunFolder(tmp_path)
+    records = records_of({"data": 9.0}) + records_of({"exposed_communication": 2.0}, num_records=4)
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert judge_run(run).bottleneck == "input"
+    assert judge_run(run, num_records=4).bottleneck == "network"
+
+
+def test_a_folder_without_records_is_the_users_to_mend(tmp_path):
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read"):
+        judge_run(RunFolder(tmp_path))
+    assert judge_run(RunFolder(tmp_path), num_records=5).bottleneck == "unknown"

@@ -1,0 +1,195 @@
+"""A step put together from its parts, against a simulation in small time steps; and what a prediction must keep."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.diagnosis.bottleneck import BOTTLENECKS
+from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
+from dragoman.diagnosis.prediction import predict, predict_from_steps, step_from_parts, transfer_seconds
+
+MEGABYTE = 10**6
+ALONE = {"data": 0.02, "forward": 0.3, "backward": 0.6, "optimizer": 0.05, "other": 0.03}
+RATE = [Transfer(1_000, 0.001), Transfer(100 * MEGABYTE, 10.0)]
+
+durations = st.floats(1e-4, 1e3)
+sizes = st.lists(st.integers(1, 10**9), min_size=1, max_size=8, unique=True).map(sorted)
+rising_transfers = sizes.flatmap(
+    lambda found: st.lists(durations, min_size=len(found), max_size=len(found)).map(
+        lambda seconds: [Transfer(*each) for each in zip(found, sorted(seconds), strict=True)]
+    )
+)
+
+
+def measure(
+    buckets: tuple[int, ...] = (MEGABYTE,),
+    ready: tuple[float, ...] = (0.1,),
+    machines: tuple[str, ...] = ("a", "b"),
+    **more: object,
+) -> Measurements:
+    values = {"alone_parts": dict(ALONE), "alone_steps": [1.0, 1.0], "all_reduce": RATE} | more
+    return Measurements(machines, sum(buckets), buckets, bucket_ready=list(ready), **values)
+
+
+def simulate(buckets: list[float], ready: list[float], slowdown: float, tick: float = 1e-3) -> tuple[float, float]:
+    """Exposed and hidden seconds, bucket after bucket; `buckets` are seconds each takes undisturbed."""
+    now, hidden, index, left = -max(ready), 0.0, 0, buckets[0]
+    while index < len(buckets):
+        if now >= -ready[index] - tick / 2:
+            left -= tick / (slowdown if now < 0 else 1.0)
+            hidden += tick if now < 0 else 0.0
+        now += tick
+        if left <= 0:
+            index += 1
+            left = (left + buckets[index]) if index < len(buckets) else 0.0
+    return max(0.0, now), hidden
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 50)), min_size=1, max_size=5),
+    st.sampled_from([1.0, 1.25, 2.0]),
+)
+def test_exchange_meets_a_simulation_tick_by_tick(drawn, slowdown):
+    """In units of ten milliseconds; a bucket of n MB takes n of them."""
+    buckets = [num * MEGABYTE for num, _ in drawn]
+    ready = sorted((moment / 100 for _, moment in drawn), reverse=True)
+    transfers = [Transfer(MEGABYTE, 0.01), Transfer(100 * MEGABYTE, 1.0)]
+    measured = measure(
+        tuple(buckets),
+        tuple(ready),
+        all_reduce=transfers,
+        alone_parts={"backward": 0.6},
+        alone_steps=[0.6],
+        contention=Contention(1.0, slowdown),
+    )
+    parts = step_from_parts(measured)
+    exposed, hidden = simulate([size / MEGABYTE / 100 for size in buckets], ready, slowdown)
+    tolerance = 0.003 * (len(buckets) + 1)
+    assert parts["exposed_communication"] == pytest.approx(exposed, abs=tolerance)
+    assert parts["hidden_communication"] == pytest.approx(hidden, abs=tolerance)
+
+
+def test_exchange_by_hand():
+    """Buckets of 0.1 s each, ready 0.15 and 0.12 s before the end: the second starts at -0.05 and ends at 0.05."""
+    transfers = [Transfer(MEGABYTE, 0.1), Transfer(2 * MEGABYTE, 0.2)]
+    parts = step_from_parts(measure((MEGABYTE, MEGABYTE), (0.15, 0.12), all_reduce=transfers))
+    assert parts["exposed_communication"] == pytest.approx(0.05)
+    assert parts["hidden_communication"] == pytest.approx(0.15)
+    assert parts["backward"] == pytest.approx(0.45)
+    assert sum(parts.values()) == pytest.approx(1.05)
+
+
+def test_computing_that_is_slowed_by_sending_takes_longer_and_hides_more():
+    transfers = [Transfer(MEGABYTE, 0.2), Transfer(2 * MEGABYTE, 0.4)]
+    parts = step_from_parts(measure(ready=(0.1,), all_reduce=transfers, contention=Contention(1.5, 1.0)))
+    assert parts["hidden_communication"] == pytest.approx(0.15)
+    assert parts["exposed_communication"] == pytest.approx(0.05)
+    assert sum(parts.values()) == pytest.approx(1.1)
+
+
+def test_one_worker_exchanges_nothing():
+    parts = step_from_parts(measure(machines=("a",)))
+    assert parts["exposed_communication"] == parts["hidden_communication"] == 0
+    assert sum(parts.values()) == pytest.approx(1.0)
+
+
+def test_the_slowest_rank_makes_the_others_wait():
+    parts = step_from_parts(measure(machines=("a",), alone_steps=[1.4, 1.6]))
+    assert parts["straggler"] == pytest.approx(0.5)
+
+
+def test_a_rehearsal_cut_short_before_any_exchange_still_tells_of_computing():
+    assert predict(measure(all_reduce=[])).seconds == pytest.approx(1.0)
+
+
+def test_measured_sizes_take_what_was_measured():
+    transfers = [Transfer(100, 1.0), Transfer(200, 3.0), Transfer(400, 4.0)]
+    for each in transfers:
+        assert transfer_seconds(transfers, each.num_bytes) == pytest.approx(each.seconds)
+    assert transfer_seconds(transfers, 150) == pytest.approx(2.0)
+    assert transfer_seconds(transfers, 1) == 1.0
+
+
+def test_beyond_the_largest_the_last_rate_holds():
+    assert transfer_seconds([Transfer(100, 1.0), Transfer(200, 3.0)], 400) == pytest.approx(7.0)
+    assert transfer_seconds([Transfer(100, 1.0)], 400) == pytest.approx(4.0)
+
+
+def test_a_hiccup_at_the_smaller_size_does_not_make_larger_ones_free():
+    assert transfer_seconds([Transfer(100, 5.0), Transfer(200, 4.0)], 400) == pytest.approx(4.0 + 200 * 0.5 * 0.02)
+
+
+@given(rising_transfers, st.lists(st.floats(0, 4e9), min_size=2, max_size=20).map(sorted))
+def test_more_bytes_never_take_less_time(transfers, wanted):
+    found = [transfer_seconds(transfers, size) for size in wanted]
+    assert all(small <= large * (1 + 1e-9) for small, large in pairwise(found))
+
+
+@given(
+    st.lists(durations, max_size=6),
+    st.lists(durations, min_size=1, max_size=6),
+    st.dictionaries(st.sampled_from([*ALONE, "straggler", "evaluation"]), durations, min_size=1),
+    rising_transfers,
+    st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 10)), max_size=5),
+)
+def test_every_prediction_lies_in_its_interval_and_its_parts_add_up(steps, alone_steps, alone, transfers, buckets):
+    measured = measure(
+        tuple(size for size, _ in buckets),
+        tuple(moment for _, moment in buckets),
+        all_reduce=transfers,
+        alone_parts=alone,
+        alone_steps=alone_steps,
+        steps=steps,
+    )
+    prediction = predict(measured)
+    assert 0 < prediction.low < prediction.seconds < prediction.high
+    assert sum(prediction.parts.values()) == pytest.approx(prediction.seconds)
+    assert prediction.bottleneck in BOTTLENECKS
+    assert all(seconds >= -1e-9 for seconds in prediction.parts.values())
+
+
+def test_whole_steps_count_more_than_steps_put_together():
+    put_together = predict(measure(ready=(1.0,))).seconds
+    prediction = predict(measure(ready=(1.0,), steps=[2.0] * 9, step_parts={"forward": 1.0, "backward": 3.0}))
+    assert prediction.seconds == pytest.approx((9 * 2.0 + put_together) / 10)
+    assert prediction.parts["forward"] == pytest.approx(prediction.seconds / 4)
+
+
+def test_few_and_uneven_steps_make_a_wide_interval():
+    def width(steps: list[float]) -> float:
+        prediction = predict(measure(ready=(1.0,), steps=steps))
+        return prediction.high / prediction.low
+
+    assert width([1.0] * 10) < width([0.8, 1.2] * 5) < width([0.8, 1.2, 1.0])
+    assert width([1.0] * 10) < width([])
+
+
+def test_a_slow_link_is_named():
+    prediction = predict(measure((100 * MEGABYTE,), (0.2,)))
+    assert prediction.bottleneck == "network"
+    assert prediction.seconds == pytest.approx(1.0 + 10.0 - 0.2)
+
+
+def test_first_steps_predict_their_mean_and_claim_no_cause():
+    prediction = predict_from_steps([1.0, 2.0, 3.0], 4)
+    assert prediction.low < prediction.seconds < prediction.high
+    assert prediction.seconds == pytest.approx(2.0)
+    assert (prediction.bottleneck, prediction.parts, prediction.num_workers) == ("unknown", {}, 4)
+
+
+@given(st.lists(durations, min_size=1, max_size=20))
+def test_first_steps_lie_in_their_interval(steps):
+    prediction = predict_from_steps(steps, 1)
+    assert prediction.low < prediction.seconds < prediction.high
+
+
+def test_the_record_has_the_names_of_the_contract():
+    link = MeasuredLink("a", "b", 1e-4, 12.5e6, "eth0", "ethernet", 1_000)
+    told = json.loads(json.dumps(predict(measure(links=[link])).to_json()))
+    assert set(told) >= {"seconds_per_step", "parts", "bottleneck", "links", "advice", "problems", "basis", "workers"}
+    assert set(told["seconds_per_step"]) == {"predicted", "low", "high"}
+    assert told["links"][0]["megabits_per_second"] == pytest.approx(100)
+    assert (told["basis"], told["workers"]) == ("rehearsal", 2)
