@@ -23,7 +23,7 @@ PARTS = (
 )
 """Of a step, as records name them; they add up to its wall time."""
 COMPUTING = ("forward", "backward", "hidden_communication")
-BINDING_SHARE = 0.25
+BINDING_SHARE = 0.3
 """A cause that would give back less than this does not bind: the step is bound by computing."""
 
 

@@ -41,8 +41,10 @@ from dragoman.training.trainer import build_learner, build_stream
 
 ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
 """Of the time there is: for steps without exchange, for all-reduces of rising size, for those inside one machine."""
-NUM_WARM_UP_STEPS = 2
-FEWEST_STEPS, MOST_STEPS = 3, 12
+WARM_UP_SHARE = 0.05
+FEW_STEPS, MOST_STEPS = 3, 12
+QUARTERS_MEASURED = 4
+"""Steps that timing a whole micro-batch and a quarter of it, a few times, takes at most."""
 INSIDE_BYTES = 2**22
 WORTHWHILE_OVERLAP = 0.1
 """Of a step: what overlaps less says more about the noise of the machine than about sharing it."""
@@ -109,10 +111,11 @@ class Rehearsal:
 
     def _compute_alone(self) -> None:
         beat("rehearsing steps without exchange")
-        warm_up = self._make_steps(NUM_WARM_UP_STEPS)
-        [seconds] = self._world.largest_numbers([_total(warm_up[-1])])
-        num_steps = int(ALONE_SHARE * self._budget / seconds) - NUM_WARM_UP_STEPS
-        steps = self._make_steps(max(FEWEST_STEPS, min(MOST_STEPS, num_steps)))
+        seconds = self._slowest_seconds(self._make_steps(1))
+        if seconds < WARM_UP_SHARE * self._budget:  # the first step is slow; where one takes long, it has to do
+            seconds = self._slowest_seconds(self._make_steps(1))
+        num_steps = int((ALONE_SHARE * self._budget - self._elapsed()) / seconds)
+        steps = self._make_steps(max(1, min(MOST_STEPS, num_steps)))
         parts = self._parts(steps)
         measured = self.measured
         measured.alone_parts = parts.attribution
@@ -120,10 +123,14 @@ class Rehearsal:
         measured.work_by_rank, measured.slowest = self._typical_work(steps), parts.slowest
         # The same on every rank: how many whole steps are made is reckoned from it.
         readiness = self._world.sum_numbers(_mean_readiness(steps))
-        measured.bucket_ready = [seconds / self._world.size for seconds in readiness]
-        batches = self._next_batches()[0]
+        measured.bucket_ready = [each / self._world.size for each in readiness]
+        if self._elapsed() + 2 * QUARTERS_MEASURED * seconds < self._budget / 2:
+            self._measure_fixed_share()
+
+    def _measure_fixed_share(self) -> None:
+        batches, _ = self._next_batches()
         share = measure_fixed_share(self._learner, next(iter(batches.values()))) if batches else 0.0
-        measured.fixed_share = self._world.sum_numbers([share])[0] / self._world.size
+        self.measured.fixed_share = self._world.sum_numbers([share])[0] / self._world.size
 
     def _measure_links(self) -> None:
         if self._world.num_machines == 1:
@@ -204,7 +211,7 @@ class Rehearsal:
         beat("rehearsing whole steps")
         assert isinstance(self._learner.gradients, SilentGradients)
         self._learner.gradients.is_silent = False
-        if num_steps > FEWEST_STEPS:
+        if num_steps > FEW_STEPS:
             self._make_steps(1)
         steps = self._make_steps(num_steps)
         parts = self._parts(steps)
@@ -226,6 +233,10 @@ class Rehearsal:
         plan = self._stream.next_step()
         batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
         return batches, plan.num_target_tokens
+
+    def _slowest_seconds(self, steps: list[StepTimes]) -> float:
+        """Collective: of the last step, on the rank that took longest."""
+        return self._world.largest_numbers([_total(steps[-1])])[0]
 
     def _parts(self, steps: list[StepTimes]) -> IntervalParts:
         return combine_parts(StepTimes(), steps, self._world)

@@ -105,7 +105,8 @@ def work(run: RunFolder, settings: Settings, world: World, notice: StopNotice, r
         trainer = Trainer(run, settings, corpus, world, watcher, origin, notice, restart_cause)
         reason = trainer.train()
         if console:
-            watcher.judged(trainer.step, judge_run(run))
+            with suppress(UserError):  # its records cannot be read: a run that was trained is done all the same
+                watcher.judged(trainer.step, judge_run(run))
         return reason
 
 

@@ -32,9 +32,9 @@ def config(prepared: Path, tmp_path: Path) -> Path:
     )
 
 
-def check(rig: Rig, config: Path, hosts: str, code: int) -> dict[str, object]:
+def check(rig: Rig, config: Path, hosts: str, code: int, **variables: str) -> dict[str, object]:
     options = [*hosts_options(rig, hosts), "--seconds", SECONDS, "--steps", 1000, "--price-per-hour", 3.6, "--json"]
-    done = run_dragoman("check", config, *options, code=code, env=os.environ | ONE_THREAD)
+    done = run_dragoman("check", config, *options, code=code, env=os.environ | ONE_THREAD | variables)
     wait_until_deserted(rig)
     assert not check_folders()
     return json.loads(done.stdout)
@@ -76,7 +76,9 @@ def test_a_slow_link_is_measured_named_and_predicted(rig: Rig, config: Path, tmp
 
 @pytest.mark.slow
 def test_a_host_that_is_not_there_is_a_problem_beside_the_rest(rig: Rig, config: Path):
-    found = check(rig, config, "h1:1,nosuchhost:1", code=1)
+    # Temporary files where every host has a folder of its own: what was measured must be fetched.
+    found = check(rig, config, "h1:1,nosuchhost:1", code=1, TMPDIR=str(rig.private))
+    assert not list((rig.folder / "hosts" / "h1" / "private").iterdir())
     assert any("nosuchhost" in problem for problem in found["problems"])
     assert found["seconds_per_step"]["predicted"] > 0
 

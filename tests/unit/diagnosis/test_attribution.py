@@ -184,7 +184,7 @@ def test_the_first_interval_does_not_count_where_there_are_others():
 
 def test_more_steps_and_a_clearer_case_make_surer():
     few, many = (judge_records(records_of({"data": 2.0}, num_records=number)) for number in (2, 10))
-    close = judge_records(records_of({"data": 0.34}))
+    close = judge_records(records_of({"data": 0.44}))
     assert few.confidence < many.confidence
     assert close.bottleneck == "input"
     assert close.confidence < many.confidence
