@@ -13,7 +13,7 @@ from dragoman.corpus.batching import MicroBatch
 from dragoman.evaluation.teacher_forcing import teacher_forced_loss
 from dragoman.training.step import Learner
 
-NUM_ROUNDS = 3
+NUM_ROUNDS = 2
 QUARTER = 4
 LARGEST_RATIO = 0.75
 
