@@ -46,10 +46,11 @@ MODELS = {
         "decoder_layers": 3,
     },
 }
-NUM_WARM_UP_STEPS = 2
+LOG_EVERY = 4
+"""Steps in a record: one for every step would weigh on the wall time of the quickest."""
 LONGEST_SECONDS = 25.0
 """Of measured steps in a case; at least a few are made, however slow."""
-FEWEST_STEPS, MOST_STEPS = 4, 40
+FEWEST_STEPS, MOST_STEPS = 8, 40
 MEDIAN_BOUND, WORST_BOUND, COVERAGE_BOUND, VERDICT_BOUND = 0.10, 0.20, 0.80, 0.95
 CLEAR_SHARE = 0.5
 """A link is the cause for certain where it takes at least this share of the measured step by arithmetic."""
@@ -103,7 +104,7 @@ def write_config(path: Path, prepared: Path, model: str) -> Path:
     values = {
         "data": {"prepared": str(prepared)},
         "model": MODELS[model],
-        "training": {"global_batch_tokens": 2_000, "virtual_workers": 4, "log_every": 1, "warmup_steps": 100},
+        "training": {"global_batch_tokens": 2_000, "virtual_workers": 4, "log_every": LOG_EVERY, "warmup_steps": 100},
         "evaluation": {"max_sentences": 4},
         "checkpoints": {"save_every": 10**6},
     }
@@ -116,11 +117,13 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
     options = [str(config), "--hosts", hosts, "--ssh-config", str(rig.ssh_config)]
     checked = json.loads(call("check", *options, "--json", codes=(0, 1)))
     expected = checked["seconds_per_step"]
-    num_steps = max(FEWEST_STEPS, min(MOST_STEPS, int(LONGEST_SECONDS / expected["predicted"])))
+    num_steps = (
+        max(FEWEST_STEPS, min(MOST_STEPS, int(LONGEST_SECONDS / expected["predicted"]))) // LOG_EVERY * LOG_EVERY
+    )
     shutil.rmtree(run, ignore_errors=True)
-    steps = f"training.max_steps={num_steps + NUM_WARM_UP_STEPS}"
+    steps = f"training.max_steps={num_steps + LOG_EVERY}"
     call("train", *options, "--no-check", "--run-dir", str(run), "--set", steps)
-    records = [each for each in read_records(RunFolder(run)) if each["kind"] == "train"][NUM_WARM_UP_STEPS:]
+    records = [each for each in read_records(RunFolder(run)) if each["kind"] == "train"][1:]  # without the warm-up
     verdict = judge_run(RunFolder(run))
     return Compared(
         model,
@@ -141,8 +144,8 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
 
 def wall_error(records: list[dict[str, Any]]) -> float:
     """Parts of all steps against the time between the first and the last record."""
-    attributed = sum(sum(each["attribution"].values()) for each in records[1:])
-    return attributed / (records[-1]["time"] - records[0]["time"]) - 1
+    attributed = LOG_EVERY * sum(sum(each["attribution"].values()) for each in records[1:])
+    return attributed / (records[-1]["time"] - records[0]["time"]) - 1 if attributed else 0.0
 
 
 def call(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:

@@ -16,7 +16,7 @@ from dragoman.diagnosis.measurements import MeasuredLink, Measurements, Transfer
 
 MODEL_ERROR = 0.06
 """Relative error of a step put together from its parts: see docs/results.md."""
-DRIFT = 0.05
+DRIFT = 0.07
 """How much the speed of a machine and the length of batches wander between a rehearsal and a run."""
 COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
