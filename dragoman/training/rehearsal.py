@@ -215,7 +215,7 @@ class Rehearsal:
             self._make_steps(1)
         steps = self._make_steps(num_steps)
         parts = self._parts(steps)
-        # The mean over ranks: they keep step with each other, but a step begins a little earlier on one than on another.
+        # The mean over ranks: they keep step with each other, but a step begins a little earlier on one than the next.
         seconds = self._world.sum_numbers([_total(step) for step in steps])
         self.measured.steps = [each / self._world.size for each in seconds]
         self.measured.step_parts = parts.attribution
