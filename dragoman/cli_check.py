@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli_output import Json, print_json, say, speaker, warn
-from dragoman.cli_train import Overrides, Workers, place_workers
+from dragoman.cli_train import Hosts, Overrides, SendData, SshConfig, Workers, place_workers
 
 if TYPE_CHECKING:
     from dragoman.diagnosis.prediction import Prediction
@@ -27,9 +27,7 @@ def check(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the run to come.")],
     overrides: Overrides = None,
     workers: Workers = None,
-    hosts: Annotated[
-        str | None, typer.Option(metavar="A:N,B:N", help="Machines to measure, over ssh, with workers on each.")
-    ] = None,
+    hosts: Hosts = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Of the whole run. Default: training.max_steps of the config.")
     ] = None,
@@ -39,12 +37,8 @@ def check(
     seconds: Annotated[
         float, typer.Option(min=5, max=600, help="How long to measure; starting takes some seconds more.")
     ] = DEFAULT_SECONDS,
-    send_data: Annotated[
-        bool, typer.Option("--send-data", help="With --hosts: copy the prepared data to hosts that lack it.")
-    ] = False,
-    ssh_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --hosts: as ssh -F. Default: ssh's own files.")
-    ] = None,
+    send_data: SendData = False,
+    ssh_config: SshConfig = None,
     json: Json = False,
 ) -> None:
     """Measure machines and links with a few real steps, and say how long a step will take and what holds it back.
@@ -106,6 +100,8 @@ def _print_report(
         say(describe_run_length(prediction, num_steps, price_per_hour))
         for sentence in prediction.advice:
             say(f"What would help: {sentence}")
+    for note in result.measured.notes if result.measured else []:
+        say(f"Note: {note}")
     for problem in result.problems:
         warn(f"PROBLEM: {problem}")
     if prediction is not None and not result.problems:

@@ -26,6 +26,16 @@ Workers = Annotated[
     int | None, typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one on a CPU machine.")
 ]
 
+Hosts = Annotated[
+    str | None, typer.Option(metavar="A:N,B:N", help="Machines to use, over ssh, with a number of workers on each.")
+]
+SendData = Annotated[
+    bool, typer.Option("--send-data", help="With --hosts: copy the prepared data to hosts that lack it.")
+]
+SshConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="With --hosts: as ssh -F. Default: ssh's own files.")
+]
+
 _EXAMPLES = """Examples: dragoman train --source my.en --target my.de |
 dragoman train config.toml --set training.max_steps=5000 --workers 2 |
 dragoman train config.toml --hosts a:2,b:2 --send-data --detach |
@@ -44,18 +54,12 @@ def train(
     target: Annotated[list[Path] | None, typer.Option(help="Its translation, line by line.")] = None,
     overrides: Overrides = None,
     workers: Workers = None,
-    hosts: Annotated[
-        str | None, typer.Option(metavar="A:N,B:N", help="Machines to train on, over ssh, with workers on each.")
-    ] = None,
+    hosts: Hosts = None,
     min_hosts: Annotated[
         int, typer.Option(min=1, help="With --hosts: go on as long as so many are left; lost ones are taken back.")
     ] = 1,
-    send_data: Annotated[
-        bool, typer.Option("--send-data", help="With --hosts: copy the prepared data to hosts that lack it.")
-    ] = False,
-    ssh_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --hosts: as ssh -F. Default: ssh's own files.")
-    ] = None,
+    send_data: SendData = False,
+    ssh_config: SshConfig = None,
     hang_timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="The same as --set cluster.hang_timeout=SECONDS.")
     ] = None,

@@ -85,6 +85,8 @@ class Measurements:
     """Seconds of whole steps, with the exchange."""
     step_parts: dict[str, float] = field(default_factory=dict)
     """Of those, mean over ranks."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be looked at."""
     seconds: float = 0.0
     """How long the rehearsal took."""
 

@@ -8,7 +8,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
@@ -31,7 +31,13 @@ from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import step_from_parts, transfer_seconds
-from dragoman.monitoring.sampling.network import describe_interface, read_counters, traffic_interface
+from dragoman.monitoring.sampling.host import read_or_note
+from dragoman.monitoring.sampling.network import (
+    InterfaceCounters,
+    describe_interface,
+    read_counters,
+    traffic_interface,
+)
 from dragoman.monitoring.step_parts import IntervalParts, combine_parts
 from dragoman.run.config import Settings
 from dragoman.training.fixed_cost import measure_fixed_share
@@ -135,30 +141,19 @@ class Rehearsal:
     def _measure_links(self) -> None:
         if self._world.num_machines == 1:
             return
-        before = read_counters()
+        notes: list[str] = []
+        before = _counters_or_note(notes)
         links = measure_links(self._world)
-        interfaces = self._share_interfaces(traffic_interface(before, read_counters()))
+        mine = describe_own_interface(before, _counters_or_note([]))
+        texts = self._world.gather_texts([(self._world.rank, json.dumps([mine, notes]))])
+        told = dict(zip(self._world.machines, map(json.loads, texts), strict=True))
+        self.measured.notes = [f"{machine}: {note}" for machine, (_, found) in told.items() for note in found]
         self.measured.links = [
             MeasuredLink(
-                link.sender, link.receiver, link.latency_seconds, link.bytes_per_second, **interfaces[link.sender]
+                link.sender, link.receiver, link.latency_seconds, link.bytes_per_second, **told[link.sender][0]
             )
             for link in links
         ]
-
-    def _share_interfaces(self, found: str | None) -> dict[str, dict[str, Any]]:
-        """Collective: of each machine, the interface that carried the traffic, and what it says of itself."""
-        chosen = next((os.environ[name] for name in INTERFACE_VARIABLES if os.environ.get(name)), found or "")
-        told = describe_interface(chosen)
-        # A tunnel's packets are counted again by the card that carries them, so counters alone would not show it.
-        name = chosen if told["kind"] in ("vpn", "loopback") else found or chosen
-        told = describe_interface(name)
-        mine = {
-            "interface": name,
-            "kind": told["kind"],
-            "claimed_megabits_per_second": told["speed_megabits_per_second"],
-        }
-        texts = self._world.gather_texts([(self._world.rank, json.dumps(mine))])
-        return {machine: json.loads(text) for machine, text in zip(self._world.machines, texts, strict=True)}
 
     def _exchange_alone(self) -> None:
         gradient_bytes = self.measured.gradient_bytes
@@ -265,6 +260,27 @@ def rehearse(
     measured = Rehearsal(watched, corpus, world, seconds, note).run()
     gc.collect()  # its gradients and hooks refer to each other; on a GPU their memory is wanted at once
     return measured
+
+
+def _counters_or_note(notes: list[str]) -> dict[str, InterfaceCounters]:
+    return read_or_note(read_counters, "The traffic of the network interfaces", notes) or {}
+
+
+def describe_own_interface(
+    before: Mapping[str, InterfaceCounters], after: Mapping[str, InterfaceCounters]
+) -> dict[str, Any]:
+    """The interface of this machine that carried the traffic between two readings, and what it says of itself."""
+    found = traffic_interface(before, after)
+    chosen = next((os.environ[name] for name in INTERFACE_VARIABLES if os.environ.get(name)), found or "")
+    # A tunnel's packets are counted again by the card that carries them, so counters alone would not show it.
+    is_detour = describe_interface(chosen)["kind"] in ("vpn", "loopback")
+    name = chosen if is_detour else found or chosen
+    told = describe_interface(name)
+    return {
+        "interface": name,
+        "kind": told["kind"],
+        "claimed_megabits_per_second": told["speed_megabits_per_second"],
+    }
 
 
 def _total(step: StepTimes) -> float:
