@@ -6,9 +6,9 @@ Reads the samples that every node writes into the run folder, so no machine has 
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -50,17 +50,10 @@ class SystemFigures:
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
-        self._open_files = ExitStack()
         self._followers: dict[Path, LineFollower] = {}
         self._busy: set[str] = set()
         """Interfaces that have carried something: from then on a second without traffic is a figure too."""
         self._follow_new_files(num_last_lines=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open_files.close()
 
     def read(self) -> dict[str, float]:
         """The mean of every figure over the samples since the last call; empty if there are none."""
@@ -70,14 +63,15 @@ class SystemFigures:
             for sample in read_samples(self._run, path, follower):
                 for name, value in self._figures(sample):
                     values[name].append(value)
+            follower.let_go()  # a run's disk may be mounted again in its bad hours
         return {name: sum(found) / len(found) for name, found in values.items()}
 
     def _follow_new_files(self, num_last_lines: int | None = None) -> None:
         for path in find_files(self._run):
             if path not in self._followers:
                 with suppress(OSError, UserError):  # perhaps it can be read the next time
-                    follower = LineFollower(path, num_last_lines)
-                    self._followers[path] = self._open_files.enter_context(follower)
+                    self._followers[path] = LineFollower(path, num_last_lines)
+                    self._followers[path].let_go()
 
     def _figures(self, sample: dict[str, Any]) -> Iterator[Figure]:
         """The figures of one sample, without those of interfaces that lie idle."""

@@ -137,8 +137,7 @@ class LineFollower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self.let_go()
 
     def read_lines(self) -> Iterator[str]:
         """The lines completed since the last call, without their ends."""
@@ -153,6 +152,12 @@ class LineFollower:
                 self._begin_again()
             self._follow(newest, found)
         yield from self._read_to_end()
+
+    def let_go(self) -> None:
+        """Closes the file until the next look: one held open keeps its disk from being mounted again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _open(self) -> FileIO | None:
         try:

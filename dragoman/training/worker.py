@@ -117,7 +117,7 @@ def _open_watcher(
     first_step = 0 if origin.checkpoint is None else checkpoint_step(origin.checkpoint)
     expected_seconds = None if origin.is_beginning else expected_before(run, world.size)
     sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
-    system = stack.enter_context(SystemFigures(run))
+    system = SystemFigures(run)
     return RunWatcher(console, sinks, settings.training.max_steps, Foresight(world.size, expected_seconds), system)
 
 

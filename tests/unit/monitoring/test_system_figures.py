@@ -75,44 +75,45 @@ SHARES = st.lists(st.none() | st.floats(0, 1), max_size=8)
 @given(st.lists(SHARES, max_size=5))
 def test_means_are_those_since_the_last_look_without_what_is_not_known(tmp_path_factory, looks):
     run = RunFolder(tmp_path_factory.mktemp("run"))
-    with SystemFigures(run) as figures:
-        for shares in looks:
-            append(run, *(sample(cpu={"share": share}) for share in shares))
-            known = [share for share in shares if share is not None]
-            expected = {"system/a/cpu": pytest.approx(sum(known) / len(known))} if known else {}
-            assert figures.read() == expected
+    figures = SystemFigures(run)
+    for shares in looks:
+        append(run, *(sample(cpu={"share": share}) for share in shares))
+        known = [share for share in shares if share is not None]
+        expected = {"system/a/cpu": pytest.approx(sum(known) / len(known))} if known else {}
+        assert figures.read() == expected
 
 
 def test_nodes_are_apart_and_may_come_later(run):
-    with SystemFigures(run) as figures:
-        append(run, sample("a", cpu={"share": 0.5}))
-        assert figures.read() == {"system/a/cpu": 0.5}
-        append(run, sample("10.0.0.7:22", cpu={"share": 0.25}), node="10.0.0.7:22")
-        assert figures.read() == {"system/10.0.0.7:22/cpu": 0.25}
+    figures = SystemFigures(run)
+    append(run, sample("a", cpu={"share": 0.5}))
+    assert figures.read() == {"system/a/cpu": 0.5}
+    append(run, sample("10.0.0.7:22", cpu={"share": 0.25}), node="10.0.0.7:22")
+    assert figures.read() == {"system/10.0.0.7:22/cpu": 0.25}
 
 
 def test_what_was_sampled_before_a_restart_is_not_of_now(run):
     append(run, sample(cpu={"share": 1.0}))
-    with SystemFigures(run) as figures:
-        assert figures.read() == {}
-        append(run, sample(cpu={"share": 0.5}))
-        assert figures.read() == {"system/a/cpu": 0.5}
+    figures = SystemFigures(run)
+    assert figures.read() == {}
+    append(run, sample(cpu={"share": 0.5}))
+    assert figures.read() == {"system/a/cpu": 0.5}
 
 
 def test_interfaces_that_carried_nothing_are_left_out_until_they_carry_something(run):
-    with SystemFigures(run) as figures:
-        append(run, sample(network={"eth0": interface(None, None), "idle": interface(0.0, 0.0)}))
-        assert figures.read() == {}
-        append(run, sample(network={"eth0": interface(0.0, 2e6), "idle": interface(0.0, 0.0)}))
-        expected = {"system/a/network/eth0/received_MB_per_s": 0.0, "system/a/network/eth0/sent_MB_per_s": 2.0}
-        assert figures.read() == expected
-        append(run, sample(network={"eth0": interface(0.0, 0.0)}))
-        assert figures.read() == dict.fromkeys(expected, 0.0)
+    figures = SystemFigures(run)
+    append(run, sample(network={"eth0": interface(None, None), "idle": interface(0.0, 0.0)}))
+    assert figures.read() == {}
+    append(run, sample(network={"eth0": interface(0.0, 2e6), "idle": interface(0.0, 0.0)}))
+    expected = {"system/a/network/eth0/received_MB_per_s": 0.0, "system/a/network/eth0/sent_MB_per_s": 2.0}
+    assert figures.read() == expected
+    append(run, sample(network={"eth0": interface(0.0, 0.0)}))
+    assert figures.read() == dict.fromkeys(expected, 0.0)
 
 
 def test_half_a_line_waits_for_its_other_half(run):
     line = json.dumps(sample(cpu={"share": 0.5})) + "\n"
-    with SystemFigures(run) as figures, run.system("a").open("a") as file:
+    figures = SystemFigures(run)
+    with run.system("a").open("a") as file:
         file.write(line[:20])
         file.flush()
         assert figures.read() == {}
@@ -122,13 +123,13 @@ def test_half_a_line_waits_for_its_other_half(run):
 
 
 def test_copies_and_files_of_strangers_are_passed_over(run, tmp_path):
-    with SystemFigures(run) as figures:
-        append(run, sample(cpu={"share": 0.5}))
-        (tmp_path / "system.a.old.jsonl").write_text(json.dumps(sample(cpu={"share": 1.0})) + "\n")
-        (tmp_path / "system.b.jsonl").mkdir()
-        (tmp_path / "system.c.jsonl").write_bytes(bytes(range(256)) + b"\n")
-        (tmp_path / "system.d.jsonl").symlink_to("nowhere")
-        assert figures.read() == {"system/a/cpu": 0.5}
+    figures = SystemFigures(run)
+    append(run, sample(cpu={"share": 0.5}))
+    (tmp_path / "system.a.old.jsonl").write_text(json.dumps(sample(cpu={"share": 1.0})) + "\n")
+    (tmp_path / "system.b.jsonl").mkdir()
+    (tmp_path / "system.c.jsonl").write_bytes(bytes(range(256)) + b"\n")
+    (tmp_path / "system.d.jsonl").symlink_to("nowhere")
+    assert figures.read() == {"system/a/cpu": 0.5}
 
 
 JSON_VALUES = st.recursive(
@@ -156,9 +157,9 @@ STRANGE_LINES = st.one_of(
 def test_damaged_lines_break_nothing_and_hide_no_good_one(tmp_path_factory, lines):
     run = RunFolder(tmp_path_factory.mktemp("run"))
     good = json.dumps(sample(memory={"used_bytes": 2e9})).encode()
-    with SystemFigures(run) as figures:
-        run.system("a").write_bytes(b"\n".join([*lines, good, b""]))
-        found = figures.read()
+    figures = SystemFigures(run)
+    run.system("a").write_bytes(b"\n".join([*lines, good, b""]))
+    found = figures.read()
     assert "system/a/memory_GB" in found
     for name, value in found.items():
         assert math.isfinite(value)
@@ -166,9 +167,9 @@ def test_damaged_lines_break_nothing_and_hide_no_good_one(tmp_path_factory, line
 
 
 def test_names_with_halves_of_characters_can_be_written(run):
-    with SystemFigures(run) as figures:
-        append(run, sample("n\udce9", network={"e\ud800": interface(1e6, 1e6)}), node="n\udce9")
-        assert "system/n?/network/e?/sent_MB_per_s" in figures.read()
+    figures = SystemFigures(run)
+    append(run, sample("n\udce9", network={"e\ud800": interface(1e6, 1e6)}), node="n\udce9")
+    assert "system/n?/network/e?/sent_MB_per_s" in figures.read()
 
 
 @pytest.mark.parametrize("error", [UserError("it cannot be read"), OSError(116, "Stale file handle")])
@@ -178,14 +179,14 @@ def test_a_disk_that_does_not_answer_gives_no_figures_and_no_error(run, monkeypa
     def refuse(*_):
         raise error
 
-    with SystemFigures(run) as figures:
-        append(run, sample(cpu={"share": 0.5}))
-        with monkeypatch.context() as outage:
-            outage.setattr(LineFollower, "_open", refuse)
-            assert figures.read() == {}
-        with monkeypatch.context() as outage:
-            outage.setattr(RunFolder, "system_files", refuse if isinstance(error, OSError) else list)
-            assert figures.read() == {"system/a/cpu": 0.5}
+    figures = SystemFigures(run)
+    append(run, sample(cpu={"share": 0.5}))
+    with monkeypatch.context() as outage:
+        outage.setattr(LineFollower, "_open", refuse)
+        assert figures.read() == {}
+    with monkeypatch.context() as outage:
+        outage.setattr(RunFolder, "system_files", refuse if isinstance(error, OSError) else list)
+        assert figures.read() == {"system/a/cpu": 0.5}
 
 
 @given(st.lists(st.text(st.characters(), max_size=40), unique=True, max_size=6))
