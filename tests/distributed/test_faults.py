@@ -100,6 +100,7 @@ def is_saving(run: Path) -> bool:
 # Killed
 
 
+@pytest.mark.slow
 def test_killed_workers_are_started_again_and_nothing_changes(start: Start, undisturbed: Path):
     steps = sorted(random.Random(SEED).sample(range(3, 45), 2))
     print(f"seed {SEED}: killing at steps {steps}")

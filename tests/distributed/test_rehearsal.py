@@ -165,6 +165,7 @@ def test_a_resumed_run_keeps_its_prediction(rehearsed: Path, tmp_path: Path):
     assert all(record["predicted_seconds_per_step"] == expected for record in resumed)
 
 
+@pytest.mark.slow
 def test_a_check_tells_what_a_run_would_take(settings: Path):
     command = dragoman_command("check", settings, "--workers", WORKERS, "--seconds", 5, "--steps", 1_000, "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

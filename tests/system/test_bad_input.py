@@ -176,6 +176,7 @@ def test_a_half_written_checkpoint(dragoman: Run, run: Path, damage: str):
     assert "no checkpoint to resume" in dragoman("train", "--resume", "--run-dir", run, code=1).stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_size(dragoman: Run, run: Path):
     config = run / "config.toml"
     config.write_text(config.read_text().replace('preset = "tiny"', 'preset = "small"'))

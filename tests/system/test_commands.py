@@ -38,6 +38,7 @@ def test_wrong_usage_ends_with_code_2(dragoman: Run):
     dragoman("no-such-command", code=2)
 
 
+@pytest.mark.slow
 def test_separate_vocabularies_all_the_way(dragoman: Run, tmp_path: Path):
     dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 300)
     dragoman(

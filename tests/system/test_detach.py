@@ -47,6 +47,7 @@ def wait_for_end(run: RunFolder) -> RunStatus:
     return wait_for(run, lambda status: status.state in ("finished", "stopped", "failed"))
 
 
+@pytest.mark.slow
 def test_the_run_gets_a_free_name_and_goes_on_in_a_session_of_its_own_to_its_end(
     dragoman: Run, config: Path, tmp_path: Path
 ):

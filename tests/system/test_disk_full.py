@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from corpora import content_of
-from program import Run, dragoman_command, read_records, train_losses
+from program import Run, dragoman_command, read_records, train_losses, wait_until
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small file system"
@@ -140,7 +140,8 @@ def test_a_disk_that_is_read_only_for_a_while_costs_nothing(config: Path, tmp_pa
         training.wait_for("cannot be written: Read-only file system. Training goes on")
         assert "Read-only file system" in training.wait_for("could not be written to")
     finally:
-        subprocess.run(["umount", str(run)], check=True)
+        # Samples are written once a second, and a file that is open for that moment keeps the disk busy.
+        wait_until(lambda: subprocess.run(["umount", str(run)], check=False).returncode == 0, "a disk at rest", 20)
     code, _, errors = training.end()
     assert code == 0, errors
     assert_ends_like(run, undisturbed)
