@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from program import Run, read_records, run_dragoman
 
 
