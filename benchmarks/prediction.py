@@ -48,9 +48,9 @@ MODELS = {
 }
 LOG_EVERY = 4
 """Steps in a record: one for every step would weigh on the wall time of the quickest."""
-LONGEST_SECONDS = 25.0
+LONGEST_SECONDS = 15.0
 """Of measured steps in a case; at least a few are made, however slow."""
-FEWEST_STEPS, MOST_STEPS = 8, 40
+FEWEST_STEPS, MOST_STEPS = 4, 32
 MEDIAN_BOUND, WORST_BOUND, COVERAGE_BOUND, VERDICT_BOUND = 0.10, 0.20, 0.80, 0.95
 CLEAR_SHARE = 0.5
 """A link is the cause for certain where it takes at least this share of the measured step by arithmetic."""
@@ -72,7 +72,7 @@ class Compared:
     bottleneck: str
     verdict: str
     verdict_share: float
-    wall_error: float
+    wall_error: float | None
     """How far the parts of the steps are from their wall time, relatively."""
 
     @property
@@ -142,10 +142,10 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
     )
 
 
-def wall_error(records: list[dict[str, Any]]) -> float:
+def wall_error(records: list[dict[str, Any]]) -> float | None:
     """Parts of all steps against the time between the first and the last record."""
     attributed = LOG_EVERY * sum(sum(each["attribution"].values()) for each in records[1:])
-    return attributed / (records[-1]["time"] - records[0]["time"]) - 1 if attributed else 0.0
+    return attributed / (records[-1]["time"] - records[0]["time"]) - 1 if attributed else None
 
 
 def call(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:
@@ -205,7 +205,9 @@ def describe(compared: list[Compared], verdicts: list[dict[str, Any]]) -> dict[s
             "share": fmean(each.is_covered for each in compared) if compared else None,
             "required": COVERAGE_BOUND,
         },
-        "attribution_error_worst": max((abs(each.wall_error) for each in compared), default=None),
+        "attribution_error_worst": max(
+            (abs(each.wall_error) for each in compared if each.wall_error is not None), default=None
+        ),
         "verdicts": verdicts,
         "right_verdicts": {
             "share": fmean(each["is_right"] for each in verdicts) if verdicts else None,
