@@ -50,7 +50,7 @@ LOG_EVERY = 4
 """Steps in a record: one for every step would weigh on the wall time of the quickest."""
 LONGEST_SECONDS = 15.0
 """Of measured steps in a case; at least a few are made, however slow."""
-FEWEST_STEPS, MOST_STEPS = 4, 32
+FEWEST_STEPS, MOST_STEPS = 8, 32
 MEDIAN_BOUND, WORST_BOUND, COVERAGE_BOUND, VERDICT_BOUND = 0.10, 0.20, 0.80, 0.95
 CLEAR_SHARE = 0.5
 """A link is the cause for certain where it takes at least this share of the measured step by arithmetic."""

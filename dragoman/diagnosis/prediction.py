@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from dragoman.diagnosis.bottleneck import Losses, StepView, find_losses
@@ -20,6 +20,10 @@ DRIFT = 0.07
 """How much the speed of a machine and the length of batches wander between a rehearsal and a run."""
 COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
+NUM_ENOUGH_STEPS = 5
+"""Whole steps that need no model beside them."""
+HICCUP_FACTOR = 1.5
+"""A step that took longer than this times the median was disturbed, and counts as if it had taken so long."""
 NUM_SKIPPED_STEPS = 2
 NUM_FIRST_STEPS = 10
 
@@ -68,12 +72,12 @@ def predict(measured: Measurements) -> Prediction:
     """From a rehearsal."""
     model_parts = step_from_parts(measured)
     model_seconds = sum(model_parts.values())
-    num_whole = len(measured.steps)
-    # The model is worth one step more: it evens out a hiccup in the few that were seen.
-    seconds = (sum(measured.steps) + model_seconds) / (num_whole + 1)
-    if num_whole > NUM_SKIPPED_STEPS:
-        error = _standard_error(measured.steps)
+    steps = _without_hiccups(measured.steps)
+    if len(steps) >= NUM_ENOUGH_STEPS:
+        seconds, error = fmean(steps), _standard_error(steps)
     else:
+        # The model is worth one step more.
+        seconds = (sum(steps) + model_seconds) / (len(steps) + 1)
         error = math.hypot(_standard_error(measured.alone_steps), MODEL_ERROR)
     parts = _scaled(measured.step_parts or model_parts, seconds)
     margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
@@ -159,6 +163,11 @@ def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
     rate = (last.seconds - before.seconds) / (last.num_bytes - before.num_bytes)
     # A hiccup at the smaller size would make the slope too flat, and any size beyond too cheap.
     return last.seconds + (num_bytes - last.num_bytes) * max(rate, 0.5 * last.seconds / last.num_bytes)
+
+
+def _without_hiccups(values: Sequence[float]) -> list[float]:
+    limit = HICCUP_FACTOR * median(values) if values else 0.0
+    return [min(value, limit) for value in values]
 
 
 def _standard_error(values: Sequence[float]) -> float:

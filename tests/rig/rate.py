@@ -10,8 +10,8 @@ BITS = {"kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
 # refills the bucket comes late on a busy machine.
 BURST_SECONDS = 0.01
 MIN_BURST_BYTES = 16 * 1024
-# How long a packet may wait for its turn. 50 ms caused about a thousand retransmissions in 2 s at 10 Mbit/s; with 200 ms
-# losses still made the same step of a run take 1.5 s in one minute and 2.1 s in the next.
+# How long a packet may wait for its turn. 50 ms caused about a thousand retransmissions in 2 s at 10 Mbit/s; with
+# 200 ms losses still made the same step of a run take 1.5 s in one minute and 2.1 s in the next.
 QUEUE_LATENCY = "1s"
 
 
