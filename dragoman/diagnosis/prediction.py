@@ -16,7 +16,7 @@ from dragoman.diagnosis.measurements import MeasuredLink, Measurements, Transfer
 
 MODEL_ERROR = 0.06
 """Relative error of a step put together from its parts: see docs/results.md."""
-DRIFT = 0.07
+DRIFT = 0.08
 """How much the speed of a machine and the length of batches wander between a rehearsal and a run."""
 COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
@@ -78,7 +78,8 @@ def predict(measured: Measurements) -> Prediction:
     else:
         # The model is worth one step more.
         seconds = (sum(steps) + model_seconds) / (len(steps) + 1)
-        error = math.hypot(_standard_error(measured.alone_steps), MODEL_ERROR)
+        spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
+        error = math.hypot(spread, MODEL_ERROR)
     parts = _scaled(measured.step_parts or model_parts, seconds)
     margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
     view = StepView(parts, measured.slowest or None, measured.work_by_rank, measured.fixed_share)

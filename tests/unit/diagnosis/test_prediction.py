@@ -153,9 +153,16 @@ def test_every_prediction_lies_in_its_interval_and_its_parts_add_up(steps, alone
 
 def test_whole_steps_count_more_than_steps_put_together():
     put_together = predict(measure(ready=(1.0,))).seconds
-    prediction = predict(measure(ready=(1.0,), steps=[2.0] * 9, step_parts={"forward": 1.0, "backward": 3.0}))
-    assert prediction.seconds == pytest.approx((9 * 2.0 + put_together) / 10)
-    assert prediction.parts["forward"] == pytest.approx(prediction.seconds / 4)
+    few = predict(measure(ready=(1.0,), steps=[2.0] * 3))
+    assert few.seconds == pytest.approx((3 * 2.0 + put_together) / 4)
+    many = predict(measure(ready=(1.0,), steps=[2.0] * 9, step_parts={"forward": 1.0, "backward": 3.0}))
+    assert many.seconds == pytest.approx(2.0)
+    assert many.parts["forward"] == pytest.approx(many.seconds / 4)
+
+
+def test_a_step_that_was_disturbed_counts_as_half_as_long_again_at_most():
+    prediction = predict(measure(ready=(1.0,), steps=[2.0] * 9 + [20.0]))
+    assert prediction.seconds == pytest.approx((9 * 2.0 + 3.0) / 10)
 
 
 def test_few_and_uneven_steps_make_a_wide_interval():
