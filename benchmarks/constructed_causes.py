@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from held_back import CONTROL_GROUPS
 from multi30k import REPOSITORY
 
 from dragoman.diagnosis.attribution import Verdict, judge_run
@@ -102,9 +104,17 @@ def run_case(case: Case, prepared: Path, folder: Path) -> Judged:
     done = subprocess.run(
         command, env=os.environ | ONE_THREAD, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
     )
+    remove_control_groups()
     if done.returncode:
         raise UserError(f"{case.name}: training failed: {done.stderr[-500:]}")
     return Judged(case, judge_run(run))
+
+
+def remove_control_groups() -> None:
+    """Those of throttled ranks, which cannot remove them while they are in them."""
+    for group in (*CONTROL_GROUPS.glob("dragoman-*"), *CONTROL_GROUPS.glob("cpu/dragoman-*")):
+        with suppress(OSError):
+            group.rmdir()
 
 
 def describe_judged(judged: Judged) -> dict[str, object]:
