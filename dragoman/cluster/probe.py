@@ -22,6 +22,7 @@ LINK_BYTES = 64 * 1024
 """The first message that is timed for its rate; the following are larger until one takes long enough."""
 LINK_SECONDS = 0.4
 LARGEST_LINK_BYTES = 64 * 2**20
+NUM_AGAIN = 2
 FLOAT_BYTES = 4
 
 Transfer = tuple[int, float]
@@ -177,8 +178,10 @@ def _measure_sending(world: World, receiver: int) -> tuple[float, float]:
             break
         growth = min(16.0, max(2.0, 1.2 * LINK_SECONDS / seconds))
         size = min(LARGEST_LINK_BYTES, int(size * growth))
+    # One message may be held up by a lost packet or a busy machine; what the link can carry is its best.
+    again = [max(1e-9, _timed_message(world, size, receiver) - round_trip) for _ in range(NUM_AGAIN)]
     _send_size(0, receiver)
-    return round_trip / 2, size / seconds
+    return round_trip / 2, size / min(seconds, *again)
 
 
 def _timed_message(world: World, size: int, receiver: int) -> float:
