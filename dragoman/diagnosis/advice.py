@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from dragoman.diagnosis.measurements import BITS_PER_BYTE, MEGA, MeasuredLink, Measurements, Transfer
+from dragoman.diagnosis.cost_model import ring_bytes_per_node
+from dragoman.diagnosis.measurements import MEGA, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import Prediction, predict, step_from_parts, transfer_seconds
 from dragoman.diagnosis.wording import format_step
-from dragoman.run.units import format_rate
+from dragoman.run.units import BITS_PER_BYTE, format_rate
 
 WORTH_SAYING = 0.95
 """A proposal that saves less than a twentieth of the step is not worth a sentence."""
@@ -65,15 +66,11 @@ def _link_proposals(measured: Measurements) -> list[tuple[str, float]]:
 def _with_link(measured: Measurements, slowest: MeasuredLink, bytes_per_second: float) -> float:
     """Seconds of a step whose messages travel at another rate; what they take besides travelling stays."""
     num_ranks = len(measured.machines)
-    crossings = 2 * (num_ranks - 1) / num_ranks
-    changed = [
-        Transfer(
-            each.num_bytes,
-            max(0.0, each.seconds - crossings * each.num_bytes / slowest.bytes_per_second)
-            + crossings * each.num_bytes / bytes_per_second,
-        )
-        for each in measured.all_reduce
-    ]
+    changed = []
+    for each in measured.all_reduce:
+        sent = ring_bytes_per_node(each.num_bytes, num_ranks)
+        besides = max(0.0, each.seconds - sent / slowest.bytes_per_second)
+        changed.append(Transfer(each.num_bytes, besides + sent / bytes_per_second))
     return sum(step_from_parts(measured, changed).values())
 
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from dragoman.run.units import BITS_PER_BYTE
+
 MEGA = 1e6
-BITS_PER_BYTE = 8
 
 
 @dataclass(frozen=True)

@@ -81,12 +81,10 @@ def predict(measured: Measurements) -> Prediction:
         spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
         error = math.hypot(spread, MODEL_ERROR)
     parts = _scaled(measured.step_parts or model_parts, seconds)
-    margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
     view = StepView(parts, measured.slowest or None, measured.work_by_rank, measured.fixed_share)
     return Prediction(
         seconds,
-        seconds / (1 + margin),
-        seconds * (1 + margin),
+        *_bounds(seconds, error),
         parts,
         find_losses(view),
         "rehearsal",
@@ -98,16 +96,20 @@ def predict(measured: Measurements) -> Prediction:
 def predict_from_steps(seconds_of_steps: Sequence[float], num_workers: int) -> Prediction:
     """From the first steps of the run itself, where nothing was rehearsed."""
     seconds = fmean(seconds_of_steps)
-    margin = COVERAGE_FACTOR * math.hypot(_standard_error(seconds_of_steps), DRIFT)
     return Prediction(
         seconds,
-        seconds / (1 + margin),
-        seconds * (1 + margin),
+        *_bounds(seconds, _standard_error(seconds_of_steps)),
         {},
         find_losses(StepView({})),  # what they were spent on is not known
         "first steps",
         num_workers,
     )
+
+
+def _bounds(seconds: float, error: float) -> tuple[float, float]:
+    """Between what a step lies, by the relative error of its mean and by what drifts besides."""
+    margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
+    return seconds / (1 + margin), seconds * (1 + margin)
 
 
 def step_from_parts(measured: Measurements, all_reduce: Sequence[Transfer] | None = None) -> dict[str, float]:

@@ -27,6 +27,7 @@ BOTTLENECK_WORDS = {
     "unknown": "not known",
 }
 SMALLEST_SHARE = 0.01
+"""Smaller parts of a step are not worth a word."""
 
 
 def format_step(seconds: float) -> str:

@@ -3,17 +3,26 @@
 from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, Prediction, predict_from_steps
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.following import LineFollower
 from dragoman.run.status import number_or_none
-from dragoman.run.summary import read_records
+from dragoman.run.summary import parse_record
+
+PREDICTION_MARK = '"prediction"'
 
 
 def expected_before(run: RunFolder, num_workers: int) -> float | None:
     """What a run that is resumed expected of a step with as many workers; None if it did not."""
     try:
-        records = read_records(run)
+        with LineFollower(run.metrics) as metrics:
+            # Only these lines are parsed: a long run has tens of thousands of others, and a restart should not wait.
+            records = [parse_record(line) for line in metrics.read_lines() if PREDICTION_MARK in line]
     except UserError:
         return None
-    same = [each for each in records if each.get("kind") == "prediction" and each.get("workers") == num_workers]
+    same = [
+        each
+        for each in filter(None, records)
+        if each.get("kind") == "prediction" and each.get("workers") == num_workers
+    ]
     told = same[-1].get("seconds_per_step") if same else None
     return number_or_none(told.get("predicted")) if isinstance(told, dict) else None
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from rich.text import Text
 
-from dragoman.diagnosis.wording import PART_NAMES
+from dragoman.diagnosis.wording import PART_NAMES, SMALLEST_SHARE
 from dragoman.run.description import format_seconds
 from dragoman.run.status import number_or_none
 from dragoman.run.summary import Record
@@ -35,8 +35,6 @@ LETTERS = {
 }
 """What a step's time is spent on, with the letter (of its name for people) and the colour that mark it."""
 REST = ("+", "bright_black")
-SMALLEST_SHARE = 0.01
-"""Smaller parts of a step are joined."""
 STATE_STYLES = {"running": "green", "finished": "bold green", "failed": "bold red", "lost": "bold red"}
 BITS_OF_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """How Unicode numbers the dots of a braille character: four rows of two."""

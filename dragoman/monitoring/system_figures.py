@@ -3,7 +3,6 @@
 Reads the samples that every node writes into the run folder, so no machine has to send anything to another.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.following import LineFollower
 from dragoman.run.status import number_or_none
+from dragoman.run.summary import parse_record
 
 MEGABYTE = 1e6
 GIGABYTE = 1e9
@@ -99,18 +99,10 @@ def read_samples(run: RunFolder, path: Path, follower: LineFollower) -> Iterator
     """The new samples of a file; half lines, those of strangers and copies of another node's are passed over."""
     with suppress(OSError, UserError):  # a file that cannot be read just now must not end the run
         for line in follower.read_lines():
-            sample = table(parse(line))
+            sample = parse_record(line) or {}
             node = sample.get("node")
             if isinstance(node, str) and run.system(node) == path:
                 yield sample
-
-
-def parse(line: str) -> Any:
-    """The value of a line of JSON, None if it is none."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def table(value: Any) -> dict[str, Any]:

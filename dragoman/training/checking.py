@@ -10,11 +10,11 @@ from dragoman.cluster.launch.attempt import Attempt, Wish
 from dragoman.cluster.launch.connection import HostError, Pulse
 from dragoman.cluster.launch.host_program import CHECK_PREFIX
 from dragoman.cluster.launch.hosts import Placement
-from dragoman.cluster.launch.muster import Muster, ReadyHost, Wishes
+from dragoman.cluster.launch.muster import Muster, ReadyHost, Wishes, require_room
 from dragoman.cluster.launch.supervision import StopSignals
 from dragoman.diagnosis.measurements import Measurements
 from dragoman.run.config import Settings
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UserError
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
 from dragoman.training.start import create_run
@@ -74,7 +74,7 @@ class _Check:
         result = CheckResult(problems=list(problems.values()))
         if not hosts:
             return result
-        self._require_room(hosts)
+        require_room(hosts, self.settings.training.virtual_workers)
         cause = self._rehearse(hosts, seconds)
         if self.signals.num_received:
             raise UserError("The check was interrupted.")
@@ -82,14 +82,6 @@ class _Check:
             result.problems.append(cause)
         result.measured = self._collect(hosts)
         return result
-
-    def _require_room(self, hosts: Sequence[ReadyHost]) -> None:
-        num_workers = sum(host.num_workers for host in hosts)
-        if num_workers > self.settings.training.virtual_workers:
-            raise UsageError(
-                f"{num_workers} workers cannot share {self.settings.training.virtual_workers} virtual workers: "
-                "give fewer to the hosts or raise training.virtual_workers."
-            )
 
     def _rehearse(self, hosts: Sequence[ReadyHost], seconds: float) -> str | None:
         """Why it was cut short; None if it was not."""

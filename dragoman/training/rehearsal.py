@@ -31,11 +31,10 @@ from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import step_from_parts, transfer_seconds
-from dragoman.monitoring.sampling.host import read_or_note
 from dragoman.monitoring.sampling.network import (
     InterfaceCounters,
     describe_interface,
-    read_counters,
+    read_counters_or_note,
     traffic_interface,
 )
 from dragoman.monitoring.step_parts import IntervalParts, combine_parts
@@ -142,9 +141,9 @@ class Rehearsal:
         if self._world.num_machines == 1:
             return
         notes: list[str] = []
-        before = _counters_or_note(notes)
+        before = read_counters_or_note(notes)
         links = measure_links(self._world)
-        mine = describe_own_interface(before, _counters_or_note([]))
+        mine = describe_own_interface(before, read_counters_or_note([]))
         texts = self._world.gather_texts([(self._world.rank, json.dumps([mine, notes]))])
         told = dict(zip(self._world.machines, map(json.loads, texts), strict=True))
         self.measured.notes = [f"{machine}: {note}" for machine, (_, found) in told.items() for note in found]
@@ -260,10 +259,6 @@ def rehearse(
     measured = Rehearsal(watched, corpus, world, seconds, note).run()
     gc.collect()  # its gradients and hooks refer to each other; on a GPU their memory is wanted at once
     return measured
-
-
-def _counters_or_note(notes: list[str]) -> dict[str, InterfaceCounters]:
-    return read_or_note(read_counters, "The traffic of the network interfaces", notes) or {}
 
 
 def describe_own_interface(

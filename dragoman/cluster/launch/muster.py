@@ -21,7 +21,7 @@ from dragoman.cluster.launch.connection import Connection, HostError, Message, P
 from dragoman.cluster.launch.facts import Facts, gather_facts
 from dragoman.cluster.launch.hosts import Host
 from dragoman.cluster.launch.sending import send_folder
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 
 LOOPBACK = "127.0.0.1"
@@ -204,6 +204,16 @@ class Muster:
         peers = {other.name: peer for other, peer in listening.items() if other is not host}
         answer: dict[str, str] = self._connections[host].ask({"do": "reach", "peers": peers}, "reached", timeout=120)
         return answer
+
+
+def require_room(hosts: Sequence[ReadyHost], num_virtual_workers: int) -> None:
+    """Refuses more workers than there are shares of a batch."""
+    num_workers = sum(host.num_workers for host in hosts)
+    if num_workers > num_virtual_workers:
+        raise UsageError(
+            f"{num_workers} workers cannot share {num_virtual_workers} virtual workers: "
+            "give fewer to the hosts or raise training.virtual_workers."
+        )
 
 
 def _describe_separation(host: Host, apart: Sequence[Host], listening: Message) -> str:

@@ -17,8 +17,8 @@ from dragoman.cluster.launch.attempt import CONSOLE_VARIABLE, Attempt, Outcome, 
 from dragoman.cluster.launch.connection import HostError, Pulse
 from dragoman.cluster.launch.hosts import Host
 from dragoman.cluster.launch.lost_hosts import LostHosts
-from dragoman.cluster.launch.muster import Muster, ReadyHost, Wishes
-from dragoman.run.errors import UsageError, UserError
+from dragoman.cluster.launch.muster import Muster, ReadyHost, Wishes, require_room
+from dragoman.run.errors import UserError
 from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -194,7 +194,7 @@ class _Supervisor:
         hosts, problems = self._muster.call(self._plan.hosts)
         if problems:
             raise UserError(" ".join(problems.values()))
-        self._require_room(hosts)
+        require_room(hosts, self._plan.max_workers)
         return hosts
 
     def _gather_again(self) -> list[ReadyHost] | None:
@@ -218,14 +218,6 @@ class _Supervisor:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._wants_end:
             time.sleep(0.1)
-
-    def _require_room(self, hosts: Sequence[ReadyHost]) -> None:
-        num_workers = sum(host.num_workers for host in hosts)
-        if num_workers > self._plan.max_workers:
-            raise UsageError(
-                f"{num_workers} workers cannot share {self._plan.max_workers} virtual workers: "
-                "give fewer to the hosts or raise training.virtual_workers."
-            )
 
     def _announce(self, hosts: Sequence[ReadyHost]) -> None:
         """Who does what; on one machine the workers themselves say it."""

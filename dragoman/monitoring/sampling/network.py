@@ -53,6 +53,11 @@ def read_counters() -> dict[str, InterfaceCounters]:
     }
 
 
+def read_counters_or_note(notes: list[str]) -> dict[str, InterfaceCounters]:
+    """A snapshot; none, and a sentence among the notes, where it cannot be taken."""
+    return read_or_note(read_counters, "The traffic of the network interfaces", notes) or {}
+
+
 class NetworkReader:
     """Looks at all interfaces, again and again."""
 
@@ -66,7 +71,7 @@ class NetworkReader:
     def read(self, notes: list[str]) -> dict[str, Figures]:
         """Figures by interface since the last look; what cannot be read adds a sentence to the notes."""
         before, time_before = self._counters, self._time
-        self._counters = read_or_note(read_counters, "The traffic of the network interfaces", notes) or {}
+        self._counters = read_counters_or_note(notes)
         self._time = self._clock()
         self._refresh_states(is_changed=before.keys() != self._counters.keys(), notes=notes)
         return network_figures(before, self._counters, self._time - time_before, self._states)
