@@ -151,13 +151,21 @@ def forget_meeting(place: Place, folder: Path) -> None:
         (folder / f".meeting-{place.job}.json").unlink(missing_ok=True)
 
 
-def tell_all(store: Store, name: str, value: dict[str, str]) -> None:
+def tell_all(meeting: Meeting, name: str, value: dict[str, str]) -> None:
     """Leaves a note for all other ranks."""
-    store.set(name, json.dumps(value))
+    meeting.store.set(name, json.dumps(value))
 
 
-def wait_for_note(store: Store, name: str, seconds: float) -> dict[str, str]:
+def wait_for_note(meeting: Meeting, name: str, seconds: float) -> dict[str, str]:
     """The note another rank leaves."""
-    store.wait([name], timedelta(seconds=seconds))
-    note: dict[str, str] = json.loads(store.get(name))
+    meeting.store.wait([name], timedelta(seconds=seconds))
+    note: dict[str, str] = json.loads(meeting.store.get(name))
+    meeting.store.set(f"{name}/read/{meeting.rank}", "")
     return note
+
+
+def wait_until_read(meeting: Meeting, name: str, seconds: float) -> None:
+    """Returns once all other ranks have read the note, or at the end of that time: the store dies with its owner."""
+    others = [f"{name}/read/{rank}" for rank in range(meeting.size) if rank != meeting.rank]
+    with contextlib.suppress(RuntimeError):
+        meeting.store.wait(others, timedelta(seconds=seconds))

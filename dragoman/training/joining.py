@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragoman.cluster.environment import Place
 from dragoman.cluster.failure import is_echo
-from dragoman.cluster.meeting import Meeting, forget_meeting, meet, tell_all, wait_for_note
+from dragoman.cluster.meeting import Meeting, forget_meeting, meet, tell_all, wait_for_note, wait_until_read
 from dragoman.run.config import load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
@@ -21,6 +21,7 @@ from dragoman.training.launching import ended_state
 from dragoman.training.worker import describe_exception, end_process, plain_sentence, run_rank
 
 READY_SECONDS = 600.0
+LAST_WORDS_SECONDS = 20.0
 
 
 def train_as_rank(place: Place, folder: Path, make_ready: Callable[[int], RunFolder]) -> RunFolder:
@@ -51,13 +52,15 @@ def _agree_on_run(meeting: Meeting, make_ready: Callable[[int], RunFolder]) -> R
         try:
             run = make_ready(meeting.size)
         except UserError as error:
-            tell_all(meeting.store, "run", {"error": str(error), "code": str(error.exit_code)})
+            tell_all(meeting, "run", {"error": str(error), "code": str(error.exit_code)})
+            # Others may still be about to meet; without the store they would blame the network.
+            wait_until_read(meeting, "run", LAST_WORDS_SECONDS)
             raise
         config = run.config.read_text(encoding="utf-8")
-        tell_all(meeting.store, "run", {"path": str(run.path.absolute()), "config": config})
+        tell_all(meeting, "run", {"path": str(run.path.absolute()), "config": config})
         return run
     try:
-        note = wait_for_note(meeting.store, "run", READY_SECONDS)
+        note = wait_for_note(meeting, "run", READY_SECONDS)
     except RuntimeError:  # the first one has gone before this one could ask: it has said why
         end_process(1)
     if "error" in note:

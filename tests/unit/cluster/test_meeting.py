@@ -4,14 +4,25 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import HashStore
 
 from dragoman.cluster import meeting
 from dragoman.cluster.environment import Place
-from dragoman.cluster.meeting import INTERFACE_VARIABLES, Meeting, forget_meeting, meet, tell_all, wait_for_note
+from dragoman.cluster.meeting import (
+    INTERFACE_VARIABLES,
+    Meeting,
+    forget_meeting,
+    meet,
+    tell_all,
+    wait_for_note,
+    wait_until_read,
+)
 from dragoman.cluster.reach import free_port
 from dragoman.run.errors import UserError
 
@@ -112,9 +123,28 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_notes_reach_the_others(tmp_path):
-    store = meet(Place(0, 1, 0, "srun", "job-1"), tmp_path).store
-    tell_all(store, "run", {"path": "/runs/größe"})
-    assert wait_for_note(store, "run", seconds=5) == {"path": "/runs/größe"}
+    met = meet(Place(0, 1, 0, "srun", "job-1"), tmp_path)
+    tell_all(met, "run", {"path": "/runs/größe"})
+    assert wait_for_note(met, "run", seconds=5) == {"path": "/runs/größe"}
+
+
+def test_the_first_waits_until_all_have_read_its_note():
+    store = HashStore()
+    first, second, third = (Meeting(store, rank, 3, rank, 3) for rank in range(3))
+    tell_all(first, "run", {"error": "no such corpus"})
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(wait_until_read, first, "run", 30.0)
+        wait_for_note(second, "run", seconds=5)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        wait_for_note(third, "run", seconds=5)
+        waiting.result(timeout=5)
+
+
+def test_it_does_not_wait_for_ever_for_those_who_died():
+    begin = time.monotonic()
+    wait_until_read(Meeting(HashStore(), 0, 2, 0, 2), "run", 0.2)
+    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize(
