@@ -11,6 +11,7 @@ from dragoman.cli_corpus import add_corpus_commands
 from dragoman.cli_foresight import add_foresight_commands
 from dragoman.cli_launch import add_launch_command
 from dragoman.cli_output import Json, print_json, say, speaker, warn
+from dragoman.cli_report import add_report_commands
 from dragoman.cli_runs import add_run_commands
 from dragoman.cli_train import Overrides, add_train_command, free_run_dir, print_run
 from dragoman.run.errors import UserError
@@ -72,6 +73,7 @@ def demo(
 add_train_command(app)
 add_check_command(app)
 add_run_commands(app)
+add_report_commands(app)
 
 
 @app.command(epilog="Example: dragoman evaluate runs/demo --source test.en --reference test.de --json")

@@ -12,7 +12,7 @@ from dragoman.run.command import own_command
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.preparation import PrepareSettings, TokenizerSettings
-from dragoman.training.launching import launch_run
+from dragoman.training.launching import launch_run, tell_of_report
 from dragoman.training.start import create_run, require_free_folder
 from dragoman.translation.loading import load_run
 
@@ -40,6 +40,7 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     say(f"\n{show_translations(judgement)}\n")
     say(f"BLEU {judgement.score.bleu:.1f} on the test set ({judgement.score.signature})")
     say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
+    tell_of_report(run, loaded.settings)  # once more: now it has the scores of the test sets
     say(f"\n{what_next(run)}")
     return {"test": judgement.figures(), "test_compositional": novel.figures()}
 
@@ -76,8 +77,10 @@ def what_next(run: RunFolder) -> str:
     dragoman = own_command()
     tensorboard = dragoman.removesuffix("dragoman") + "tensorboard"
     return (
+        f"The report, which answers what you may want to know: {run.report('html')}\n"
         f"The run folder is {run.path}: config.toml, log.txt, metrics.jsonl, tensorboard/, checkpoints/.\n"
         "Try next:\n"
+        f"  {dragoman} report {run.path} --open\n"
         f"  echo 'The old teacher reads a long book.' | {dragoman} translate {run.path}\n"
         f"  {dragoman} evaluate {run.path} --source {run.corpus}/test.en --reference {run.corpus}/test.de\n"
         f"  {tensorboard} --logdir {run.tensorboard}\n"

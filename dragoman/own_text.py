@@ -16,7 +16,7 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.preparation import PrepareSettings
 from dragoman.run.processes import num_cores
-from dragoman.training.launching import launch_run
+from dragoman.training.launching import launch_run, tell_of_report
 from dragoman.training.recipe import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.start import create_run, require_free_folder
 from dragoman.translation.loading import load_run
@@ -46,5 +46,6 @@ def train_on_own_text(
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
     judgement = evaluate_run(load_run(run.path, say=say), None, None, say)
     say(judgement.summary())
+    tell_of_report(run, settings)  # once more: now it has the score of the test set
     say(f"Translate with: {own_command()} translate {run.path} FILE")
     return {"test": judgement.figures()}

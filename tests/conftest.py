@@ -83,6 +83,8 @@ beam_size = 2
 save_every = 7
 keep_last = 2
 keep_best = 0
+[monitoring]
+report = false
 """,
         encoding="utf-8",
     )

@@ -31,6 +31,8 @@ TINY_RUN = {
     "checkpoints": {"save_every": 7, "keep_best": 0},
     # What is measured before the first step has tests of its own.
     "cluster": {"host_timeout": 5, "check": "never"},
+    # So has the report, which takes longer than these runs.
+    "monitoring": {"report": False},
 }
 
 

@@ -253,11 +253,12 @@ def _describe_step(taken: Sequence[PlannedMicroBatch], virtual_workers: int) -> 
     )
 
 
-def fixed_batches(pairs: ParallelIds, budget: int) -> list[Indices]:
-    """Every pair of a split once, whatever its length, in batches that depend on the split alone."""
-    longer_side = np.maximum(pairs.source_lengths, pairs.target_lengths).astype(np.int64) + 1
+def fixed_batches(pairs: ParallelIds, budget: int, chosen: Indices | None = None) -> list[Indices]:
+    """Every pair of a split once, or every chosen one, whatever its length, in batches that depend on nothing else."""
+    chosen = np.arange(pairs.num_pairs) if chosen is None else chosen
+    longer_side = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen]).astype(np.int64) + 1
     by_length = np.argsort(longer_side, kind="stable")
-    return _cut_by_budget(by_length, longer_side[by_length], budget)
+    return _cut_by_budget(chosen[by_length], longer_side[by_length], budget)
 
 
 def _cut_by_budget(sorted_pairs: Indices, rising_lengths: Indices, budget: int) -> list[Indices]:

@@ -1,7 +1,9 @@
 """Judging a finished run on a test set: translations by beam search, scored against plain references."""
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from dragoman.evaluation.scores import Score, score_translations
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
+from dragoman.run.folder import RunFolder
 from dragoman.translation.loading import LoadedRun
 
 
@@ -70,7 +73,17 @@ def evaluate_run(
     if output is not None:
         write_text(output, "".join(f"{line}\n" for line in translations))
     score = score_translations(translations, references)
-    return Judgement(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
+    judgement = Judgement(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
+    _keep_score(judgement, "the prepared test set" if source is None else str(source))
+    return judgement
+
+
+def _keep_score(judgement: Judgement, judged_on: str) -> None:
+    """Adds the score to those of the run, for its report; a run that only may be read does without."""
+    run = RunFolder(judgement.checkpoint.parent.parent)
+    record = {"time": time.time(), "judged_on": judged_on} | judgement.figures()
+    with suppress(OSError), run.scores.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def _translate(run: LoadedRun, sources: list[str]) -> list[str]:

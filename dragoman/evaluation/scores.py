@@ -29,6 +29,18 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
     return Score(bleu_score, str(bleu.get_signature()), chrf_score, str(chrf.get_signature()))
 
 
+def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
+    """What the BLEU of any selection of sentences can be summed up from, sentence by sentence.
+
+    Length of the translation and of the reference, then matching and possible n-grams of 1 to 4 words.
+    """
+    _check_pairs(len(hypotheses), len(references))
+    # Effective order concerns the score of one sentence, which is not asked for; without it sacreBLEU would warn.
+    bleu = BLEU(effective_order=True)
+    scores = (bleu.sentence_score(*pair) for pair in zip(hypotheses, ([each] for each in references), strict=True))
+    return [[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores]
+
+
 def teacher_forced_bleu(predicted_pieces: Sequence[str], reference_pieces: Sequence[str]) -> float:
     """BLEU-4 over subword pieces (separated by spaces) without smoothing, 0 to 1: OpenSeq2Seq's "Eval BLUE score".
 

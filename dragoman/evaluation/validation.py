@@ -1,10 +1,11 @@
 """Judging a model on the dev set during training, the work shared over the ranks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from dragoman.cluster.heartbeat import beat
@@ -21,6 +22,9 @@ from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator
 
 BATCH_TOKENS = 4096
+NUM_SAMPLES = 3
+MAX_TRAIN_SAMPLE = 1_000
+"""Training sentences judged besides the dev set, at most; never more than the dev set has."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,22 @@ class Evaluation:
     chrf: float
     teacher_forced_bleu: float
     """What the seeds' system called its BLEU: pieces, fed with the reference, 0 to 1. Not the BLEU of translations."""
+    train_sample_loss: float
+    """As `loss`, but of training sentences, always the same: how far below the dev set's it falls is overfitting."""
     seconds: float
+    sources: Sequence[str]
+    references: Sequence[str]
+    translations: Sequence[str]
 
     def figures(self) -> dict[str, Any]:
-        """As they stand in metrics.jsonl."""
-        return dict(vars(self))
+        """As they stand in metrics.jsonl: the first few translations show how the model comes to speak."""
+        figures = {name: value for name, value in vars(self).items() if name not in _TEXTS}
+        rows = zip(self.sources, self.references, self.translations, strict=True)
+        samples = [dict(zip(("source", "reference", "translation"), row, strict=True)) for row in rows]
+        return figures | {"samples": samples[:NUM_SAMPLES]}
+
+
+_TEXTS = ("sources", "references", "translations")
 
 
 class _InterruptedError(Exception):
@@ -53,6 +68,8 @@ class _Share:
 
     smoothed_sum: float = 0.0
     plain_sum: float = 0.0
+    train_smoothed_sum: float = 0.0
+    num_train_tokens: int = 0
     predictions: list[tuple[int, str]] = field(default_factory=list)
     translations: list[tuple[int, str]] = field(default_factory=list)
 
@@ -79,6 +96,7 @@ def evaluate_on_dev(
     try:
         with evaluating(model):
             _teacher_force_share(share, model, corpus, settings, world, check)
+            _judge_train_sample(share, model, corpus, settings, world, check)
             share.translations = _translator(model, corpus, settings).translate_share(
                 sources, world.rank, world.size, lambda _num: check("translating the dev set")
             )
@@ -88,9 +106,22 @@ def evaluate_on_dev(
     if any(world.largest_numbers([float(is_interrupted)])):
         return None
     smoothed, plain, forced_bleu = _sum_up(share, corpus, world)
-    score = score_translations(world.gather_texts(share.translations), references)
-    seconds = time.perf_counter() - begin
-    return Evaluation(smoothed, plain, score.bleu, score.signature, score.chrf, forced_bleu, seconds)
+    train_sum, num_train_tokens = world.sum_numbers([share.train_smoothed_sum, float(share.num_train_tokens)])
+    translations = world.gather_texts(share.translations)
+    score = score_translations(translations, references)
+    return Evaluation(
+        loss=smoothed,
+        negative_log_likelihood=plain,
+        bleu=score.bleu,
+        signature=score.signature,
+        chrf=score.chrf,
+        teacher_forced_bleu=forced_bleu,
+        train_sample_loss=train_sum / max(1.0, num_train_tokens),
+        seconds=time.perf_counter() - begin,
+        sources=sources,
+        references=references,
+        translations=translations,
+    )
 
 
 def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) -> Translator:
@@ -122,6 +153,30 @@ def _teacher_force_share(
         share.plain_sum += float(sums.plain)
         for index, ids in zip(part, teacher_forced_predictions(model, batch, precision), strict=True):
             share.predictions.append((int(index), " ".join(map(str, ids))))
+
+
+@torch.no_grad()
+def _judge_train_sample(
+    share: _Share,
+    model: Transformer,
+    corpus: PreparedCorpus,
+    settings: Settings,
+    world: World,
+    check: Callable[[str], None],
+) -> None:
+    """Losses of this rank's part of a sample of training pairs, as the dev set's are measured."""
+    pairs = corpus.split("train")
+    num_judged = min(pairs.num_pairs, corpus.split("dev").num_pairs, MAX_TRAIN_SAMPLE)
+    # Evenly over the whole split, which is shuffled: the same ones at every evaluation of every run on this corpus.
+    chosen = np.arange(num_judged) * (pairs.num_pairs // max(1, num_judged))
+    longest = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen])
+    chosen = chosen[longest < settings.data.max_tokens]  # longer ones are not trained on
+    for part in fixed_batches(pairs, BATCH_TOKENS, chosen)[world.rank :: world.size]:
+        check("judging training sentences")
+        batch = pad_pairs([pairs.source(i) for i in part], [pairs.target(i) for i in part])
+        sums = teacher_forced_loss(model, batch, settings.training.precision, settings.training.label_smoothing)
+        share.train_smoothed_sum += float(sums.smoothed)
+        share.num_train_tokens += int((pairs.target_lengths[part].astype(np.int64) + 1).sum())
 
 
 def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float, float, float]:

@@ -196,6 +196,8 @@ class MonitoringSettings(Section):
     """Note what the time of every step is spent on."""
     sample_seconds: NotNegative = 1.0
     """Between two samples of processors, memory, disk, network and GPUs of every machine; 0 switches them off."""
+    report: Annotated[bool, Field(strict=True)] = True
+    """Write report.html, report.md and report.json when training ends."""
 
 
 class Settings(Section):

@@ -13,6 +13,8 @@ from dragoman.run.following import Observation
 USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
 """Why runs stop that nobody stopped."""
 BYTES_PER_MB = 10**6
+MAX_SECONDS = 10**13
+"""Files may hold any number; a timedelta cannot be much longer."""
 
 
 def command_for(arguments: str, run: Path) -> str:
@@ -132,4 +134,4 @@ def _join(*parts: str, between: str = ", ") -> str:
 
 def format_seconds(seconds: float) -> str:
     """As hours, minutes and seconds: 1:02:03."""
-    return str(timedelta(seconds=round(seconds)))
+    return str(timedelta(seconds=round(max(-MAX_SECONDS, min(seconds, MAX_SECONDS)))))

@@ -46,6 +46,25 @@ class RunFolder:
         return sorted(path for path in self.path.glob("system.*.jsonl") if path.is_file())
 
     @property
+    def translations(self) -> Path:
+        """The dev set as the last evaluation translated it, a JSON line for each sentence."""
+        return self.path / "translations.jsonl"
+
+    @property
+    def scores(self) -> Path:
+        """One JSON record per test set that `dragoman evaluate` judged the run on."""
+        return self.path / "scores.jsonl"
+
+    @property
+    def imported(self) -> Path:
+        """What a foreign log told beyond settings and records; only runs of other trainers have it."""
+        return self.path / "imported.json"
+
+    def report(self, ending: str) -> Path:
+        """What is to be said about the run: as a page (html), as text (md) and as figures (json)."""
+        return self.path / f"report.{ending}"
+
+    @property
     def status(self) -> Path:
         """How the run is, rewritten by its launcher every two seconds."""
         return self.path / "status.json"
@@ -69,6 +88,11 @@ class RunFolder:
     def prepared(self) -> Path:
         """The prepared corpus, where the run began with a person's own two text files."""
         return self.path / "prepared"
+
+    @property
+    def corpus_facts(self) -> Path:
+        """What the run learned from, in figures: the prepared corpus may be gone when somebody asks."""
+        return self.path / "corpus.json"
 
     @property
     def chosen_config(self) -> Path:

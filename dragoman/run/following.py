@@ -111,7 +111,7 @@ def planned_training(run: RunFolder) -> dict[str, float]:
     """
     try:
         table: Any = tomllib.loads(run.config.read_text(encoding="utf-8")).get("training")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     values = table if isinstance(table, dict) else {}
     return {key: number for key, value in values.items() if (number := number_or_none(value)) is not None}

@@ -17,7 +17,7 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.lock import hold_run
 from dragoman.run.status import RunStatus, StatusFile, clear_stop_request
-from dragoman.training.launching import ended_state
+from dragoman.training.launching import ended_state, tell_of_report
 from dragoman.training.worker import describe_exception, end_process, plain_sentence, run_rank
 
 READY_SECONDS = 600.0
@@ -38,6 +38,8 @@ def train_as_rank(place: Place, folder: Path, make_ready: Callable[[int], RunFol
             reason = run_rank(run, meeting).name.lower()
             if status:
                 status.update(state=ended_state(reason), reason=reason)
+        if meeting.rank == 0:
+            tell_of_report(run, load_settings(run.config))
     except Exception as error:
         _tell_failure(run, meeting.rank, error)
         end_process(1)

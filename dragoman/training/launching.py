@@ -8,6 +8,7 @@ from dragoman.cluster.launch.muster import Wishes
 from dragoman.cluster.launch.supervision import Plan, supervise
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.model.presets import count_parameters, resolve_shape
+from dragoman.run.command import own_command
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -30,6 +31,7 @@ def launch_run(run: RunFolder, placement: Placement, is_resumed: bool = False) -
             _log(run, str(error))
             raise
         status.update(state=ended_state(reason), reason=reason)
+    tell_of_report(run, settings)
     return reason not in ("signal", "request")
 
 
@@ -67,6 +69,18 @@ def kept_bytes(settings: Settings) -> int:
     shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     num_kept = settings.checkpoints.keep_last + settings.checkpoints.keep_best + 1
     return num_kept * BYTES_PER_PARAMETER * count_parameters(shape)
+
+
+def tell_of_report(run: RunFolder, settings: Settings) -> None:
+    """Answers what people will ask about a run that has ended, and says where."""
+    from dragoman.diagnosis.report.writing import report_run
+
+    if not settings.monitoring.report:
+        return
+    try:
+        _say(run, f"The report: {report_run(run)}")
+    except Exception as error:  # a fault in its report must not make a trained run a failed one
+        _say(run, f"The report could not be written ({error}); try: {own_command()} report {run.path}")
 
 
 def _say(run: RunFolder, text: str) -> None:

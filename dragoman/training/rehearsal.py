@@ -39,9 +39,9 @@ from dragoman.monitoring.sampling.network import (
 )
 from dragoman.monitoring.step_parts import IntervalParts, combine_parts
 from dragoman.run.config import Settings
+from dragoman.run.schedule import build_schedule
 from dragoman.training.fixed_cost import measure_fixed_share
 from dragoman.training.optimizer import set_learning_rate
-from dragoman.training.schedule import build_schedule
 from dragoman.training.trainer import build_learner, build_stream
 
 ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05

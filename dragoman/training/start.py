@@ -15,7 +15,7 @@ from dragoman.model.presets import resolve_shape
 from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import write_text
+from dragoman.run.files import write_json, write_text
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.run.lock import is_held
 
@@ -34,6 +34,10 @@ def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
     corpus = check_settings(settings, num_workers)
     try:
         copy_tokenizers(corpus, run)
+        write_json(
+            run.corpus_facts,
+            corpus.manifest.model_dump(mode="json", exclude={"files": True, "splits": {"__all__": {"shards"}}}),
+        )
         write_text(run.config, dump_settings(_spell_out_data(settings, corpus), describe_origin()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error

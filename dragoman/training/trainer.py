@@ -21,6 +21,7 @@ from dragoman.corpus.batching import (
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared import PreparedCorpus
 from dragoman.evaluation.teacher_forcing import teacher_forced_predictions
+from dragoman.evaluation.translations import keep_translations
 from dragoman.evaluation.validation import evaluate_on_dev
 from dragoman.model.mode import evaluating
 from dragoman.model.presets import resolve_shape
@@ -32,6 +33,7 @@ from dragoman.run.command import own_command
 from dragoman.run.config import Settings
 from dragoman.run.description import format_seconds
 from dragoman.run.folder import RunFolder
+from dragoman.run.schedule import build_schedule
 from dragoman.training.budget import Clock, StopNotice, StopReason, StopWatch
 from dragoman.training.checkpoint import TrainingState, restore_learner
 from dragoman.training.fixed_cost import measure_fixed_share
@@ -39,7 +41,6 @@ from dragoman.training.guard import FiniteGuard
 from dragoman.training.loss_scale import LossScale
 from dragoman.training.optimizer import build_optimizer, set_learning_rate
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
-from dragoman.training.schedule import build_schedule
 from dragoman.training.sharing import Origin, send_learner
 from dragoman.training.step import Learner, StepResult
 
@@ -239,6 +240,8 @@ class Trainer:
         figures = judged.figures()
         self._evaluation = {"loss": figures["loss"], "bleu": figures["bleu"]}
         self._watcher.evaluated(self.step, figures)
+        if self._world.is_first:
+            keep_translations(self._run, self.step, judged)
         return StopReason.NONE
 
     def _was_evaluation_cut_off(self, state: TrainingState) -> bool:

@@ -61,6 +61,7 @@ beam_size = 1
 save_every = 10
 [monitoring]
 sample_seconds = 0.2
+report = false
 """,
         encoding="utf-8",
     )

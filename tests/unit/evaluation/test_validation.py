@@ -1,18 +1,23 @@
 """Judging on the dev set: repeatable, a sign of life at every batch, and a request to stop is heard in between."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sacrebleu.metrics.bleu import BLEU
 
 from dragoman.cluster import heartbeat
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.evaluation.validation import Evaluation, evaluate_on_dev
+from dragoman.evaluation.translations import keep_translations
+from dragoman.evaluation.validation import NUM_SAMPLES, Evaluation, evaluate_on_dev
 from dragoman.model.presets import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import build_settings
+from dragoman.run.folder import RunFolder
 
 
 @dataclass
@@ -119,3 +124,42 @@ def test_every_batch_is_a_sign_of_life(judge, monkeypatch):
     monkeypatch.setattr(heartbeat._heartbeat, "note", lambda doing, **_: noted.append(doing))
     judge.judge()
     assert {"judging the dev set", "translating the dev set"} <= set(noted)
+
+
+def test_training_sentences_are_judged_as_the_dev_set_is(judge):
+    """The dev set of this corpus stands in for the training text: then both losses must be the same."""
+    corpus = judge.corpus
+    with pytest.MonkeyPatch.context() as patch:
+        split = type(corpus).split
+        patch.setattr(type(corpus), "split", lambda self, name: split(self, "dev"))
+        figures = judge.judge().figures()
+    assert figures["train_sample_loss"] == pytest.approx(figures["loss"], rel=1e-5)
+
+
+def test_the_first_translations_stand_in_the_record(judge):
+    judged = judge.judge()
+    samples = judged.figures()["samples"]
+    assert len(samples) == NUM_SAMPLES
+    assert samples[1] == {
+        "source": judged.sources[1],
+        "reference": judged.references[1],
+        "translation": judged.translations[1],
+    }
+    assert not set(judged.figures()) & {"sources", "references", "translations"}
+    json.dumps(judged.figures())
+
+
+def test_kept_translations_sum_up_to_the_bleu_of_the_evaluation(judge, tmp_path):
+    judged = judge.judge()
+    run = RunFolder(tmp_path)
+    keep_translations(run, 7, judged)
+    head, *sentences = [json.loads(line) for line in run.translations.read_text(encoding="utf-8").splitlines()]
+    assert head == {"step": 7, "bleu": judged.bleu, "signature": judged.signature}
+    assert [each["translation"] for each in sentences] == list(judged.translations)
+    sums = np.array([each["bleu_counts"] for each in sentences]).sum(axis=0)
+    expected = BLEU().corpus_score(list(judged.translations), [list(judged.references)])
+    assert sums.tolist() == [expected.sys_len, expected.ref_len, *expected.counts, *expected.totals]
+
+
+def test_translations_that_cannot_be_kept_do_not_end_a_run(judge, tmp_path):
+    keep_translations(RunFolder(tmp_path / "gone"), 7, judge.judge())

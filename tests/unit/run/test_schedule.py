@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dragoman.run.config import TrainingSettings
-from dragoman.training.schedule import Rate, build_schedule
+from dragoman.run.schedule import Rate, build_schedule
 
 POLICIES = ["transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"]
 

@@ -1,0 +1,156 @@
+"""What a foreign run left behind, in our words: records as metrics.jsonl has them, facts, settings, failures.
+
+A log may hold anything and be of any length: numbers that are none are left out, and the number of records, samples
+and messages is bounded.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.diagnosis.importing.log_text import clean_text
+
+MAX_RECORDS = 100_000
+MAX_LISTED = 200
+MAX_SAMPLES_PER_RECORD = 3
+LARGEST_NUMBER = 2**53
+
+BleuKind = str
+"""teacher_forced, tokenised, detokenised or unknown."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that went wrong, and what to do about it."""
+
+    what: str
+    """One sentence: what happened, and at which step or where."""
+    cause: str
+    """One sentence: why, as far as the log tells, and what to do."""
+    evidence: str = ""
+    """The line of the log."""
+    step: int | None = None
+
+
+@dataclass
+class ForeignRun:
+    """One run of another trainer, as it is read."""
+
+    trainer: str = "unknown"
+    sources: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """By the names docs/foreign-runs.md lists, e.g. parameters, num_ranks, hosts, gpus, interface, precision."""
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Tables of config.toml, as far as the run's settings have a counterpart in ours."""
+    printed_config: dict[str, Any] = field(default_factory=dict)
+    """The configuration as its trainer names it, nested."""
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the log cannot tell, one sentence each."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+    first_nan_step: int | None = None
+    last_finite_step: int | None = None
+    _stride: int = 1
+    _num_train_records: int = 0
+    _newest_step: int = -1
+
+    def add_train(self, step: int, **figures: Any) -> None:
+        """A logged step. Figures: loss, learning_rate, gradient_norm, seconds_per_step, target_tokens_per_second,
+        training_seconds (since the beginning of the run), time (since 1970), loss_scale, sample.
+        """
+        if not _is_step(step):
+            return
+        self._watch_for_nan(step, figures)
+        self._num_train_records += 1
+        if self._num_train_records % self._stride == 0:
+            self._add("train", step, figures)
+        self._newest_step = step
+
+    def add_evaluation(self, step: int, **figures: Any) -> None:
+        """A judgement on the dev set. Figures: loss, bleu (of translations, 0 to 100), teacher_forced_bleu (0 to 1),
+        perplexity, accuracy, chrf, seconds, time, samples (up to three of {source, reference, translation}).
+        """
+        if _is_step(step):
+            self._add("evaluation", step, figures)
+
+    def add_checkpoint(self, step: int, **figures: Any) -> None:
+        """A checkpoint was written. Figures: path, bytes, seconds, time."""
+        if _is_step(step):
+            self._add("checkpoint", step, figures)
+
+    def add_restart(self, step: int, **figures: Any) -> None:
+        """The run began again from a checkpoint of this step. Figures: cause, time."""
+        if _is_step(step):
+            self._add("restart", step, figures)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Keeps one failure of each kind."""
+        if len(self.failures) < MAX_LISTED and all(failure.what != known.what for known in self.failures):
+            self.failures.append(failure)
+
+    def note(self, sentence: str) -> None:
+        """Keeps a sentence once."""
+        if sentence not in self.notes and len(self.notes) < MAX_LISTED:
+            self.notes.append(sentence)
+
+    def add_to_fact(self, name: str, value: Any) -> None:
+        """Adds to a list of different values, e.g. of hosts."""
+        known = self.facts.setdefault(name, [])
+        if value not in known and len(known) < MAX_LISTED:
+            known.append(value)
+
+    @property
+    def newest_step(self) -> int | None:
+        """Of the last logged step; None before the first."""
+        return None if self._newest_step < 0 else self._newest_step
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was trained or judged."""
+        return not any(record["kind"] in ("train", "evaluation") for record in self.records)
+
+    def _add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        if len(self.records) >= MAX_RECORDS:
+            self._thin_out()
+        plain = {name: _plain(value) for name, value in figures.items()}
+        self.records.append({"kind": kind, "step": step} | {n: v for n, v in plain.items() if v is not None})
+
+    def _thin_out(self) -> None:
+        """Every second training record is enough for any curve; the others are few, or somebody's bad joke."""
+        train = [record for record in self.records if record["kind"] == "train"]
+        dropped = {id(record) for record in train[::2]}
+        kept = [record for record in self.records if id(record) not in dropped]
+        self._stride *= 2
+        self.records = kept if len(kept) < MAX_RECORDS else kept[::2]
+
+    def _watch_for_nan(self, step: int, figures: dict[str, Any]) -> None:
+        loss = figures.get("loss")
+        if not isinstance(loss, float | int):
+            return
+        if math.isfinite(loss):
+            self.first_nan_step, self.last_finite_step = None, step
+        elif self.first_nan_step is None:
+            self.first_nan_step = step
+
+
+def _is_step(step: int) -> bool:
+    return 0 <= step <= LARGEST_NUMBER
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold and a page can show; None for what is no number and no text."""
+    if type(value) is float:  # nearly always; a match takes ten times as long
+        return value if -LARGEST_NUMBER <= value <= LARGEST_NUMBER else None
+    match value:
+        case bool():
+            return value
+        case int() | float():
+            return value if math.isfinite(value) and abs(value) <= LARGEST_NUMBER else None
+        case str():
+            return clean_text(value)
+        case dict():
+            return {clean_text(str(key)): _plain(item) for key, item in list(value.items())[:MAX_LISTED]}
+        case list() | tuple():
+            return [_plain(item) for item in value[:MAX_SAMPLES_PER_RECORD]]
+        case _:
+            return None

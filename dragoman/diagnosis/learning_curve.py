@@ -1,0 +1,275 @@
+"""A learning curve as a formula with uncertainty, which knows the learning-rate schedule.
+
+After s steps the loss is taken to be
+
+    floor + A · learned(s)^-alpha + D · rate(s) + E · learned(s),    A, D, E ≥ 0
+
+`learned` is the sum of all learning rates so far: a step at half the rate moves the weights half as far, so curves
+under different schedules fall on one power law over it. `rate` is the learning rate of late, relative to its peak: a
+high one shakes the weights around the bottom they approach, and the loss falls when it is lowered. E is overfitting:
+what every further pass over the same text costs. BLEU rises by the same law, upside down.
+
+alpha is not known and is averaged over, weighted by how well each value explains the curve; the other coefficients have
+a closed form (Bayesian linear regression). So the fit takes milliseconds, has no starting point to go wrong with, and
+says how sure it is. benchmarks/forecast.py tests that on real curves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+RateOfStep = Callable[[int], float]
+
+FEWEST_POINTS = 5
+"""Of a curve that is fitted: fewer say nothing about its bend."""
+EXPONENTS = np.concatenate([[-0.5, -0.25], np.arange(0.05, 2.0, 0.1), [2.25, 2.5, 3.0, 3.5, 4.0]])
+"""Negative ones rise for ever, as BLEU does for a while before it levels off. They lie close together: what lies
+between two of them would be explained by wear, and a curve that falls would be forecast to rise."""
+NUM_DRAWS = 400
+"""Of the coefficients, for each exponent."""
+MAX_RATE_POINTS = 4_000
+"""At which the schedule is evaluated: a million steps must not take seconds."""
+COOLING_SHARE = 0.02
+"""Of the steps so far: how long the loss takes to follow a lowered learning rate."""
+MODEL_ERROR = 0.3
+"""Standard deviation of a predicted change, as a share of it, for what no formula knows; set by the back-test."""
+NUM_ANCHORS = 3
+"""Last values that say where the curve is now."""
+INTERVAL = 0.9
+IMPOSSIBLE = -20.0
+"""Log evidence against an exponent under which all curves would come below what is possible."""
+FURTHEST = 5.0
+"""How far a curve is followed, in lengths of what was fitted."""
+LARGEST_VALUE = 1e15
+"""No loss is larger, and sums of such would overflow."""
+LEAST_NOISE = 1e-3
+"""Of the spread of a curve: no curve is known better, and a perfect one must not divide by nothing."""
+
+
+class Schedule:
+    """What the learning rates of a run add up to."""
+
+    def __init__(self, rate: RateOfStep, num_steps: int) -> None:
+        """Prepares sums up to a number of steps."""
+        points = np.unique(np.linspace(0, max(1, num_steps), MAX_RATE_POINTS).astype(np.int64))
+        rates = np.array([max(0.0, rate(int(step))) for step in points])
+        peak = float(rates.max()) or 1.0
+        self._points = points.astype(np.float64)
+        self._rates = rates / peak
+        middle = (self._rates[1:] + self._rates[:-1]) / 2
+        self._learned = np.concatenate([[0.0], np.cumsum(middle * np.diff(self._points))])
+
+    def learned(self, steps: Floats) -> Floats:
+        """The sum of all learning rates up to each step, in steps at the peak rate; at least one."""
+        return np.asarray(np.maximum(1.0, np.interp(steps, self._points, self._learned)), dtype=np.float64)
+
+    def rate(self, steps: Floats) -> Floats:
+        """The mean rate of late, as a share of the peak."""
+        begin = steps * (1 - COOLING_SHARE) - 1
+        sums = np.interp(steps, self._points, self._learned) - np.interp(begin, self._points, self._learned)
+        return np.asarray(sums / (steps - begin), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Values expected at some steps, and between which bounds nine of ten will lie."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """A fitted curve: possible coefficients, each as likely as another."""
+
+    schedule: Schedule
+    last_step: float
+    scale: float
+    """What had been learned at the last step: the coefficients are for multiples of it."""
+    exponents: Floats
+    coefficients: Floats
+    """A row of floor, power, heat and wear for each possibility."""
+    noises: Floats
+    is_rising: bool
+    bound: float
+    """No value is below; for a rising curve, above."""
+    offset: float = 0.0
+    """By which the last values lie above the formula: what is to come begins where the curve is."""
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of single values around the curve."""
+        return float(np.median(self.noises))
+
+    def under(self, schedule: Schedule) -> "CurveFit":
+        """The curve of the same model if its learning rates had been other ones, with the same peak."""
+        return replace(self, schedule=schedule)
+
+    def curve(self, steps: Sequence[float]) -> Expected:
+        """The curve itself, without the noise of single evaluations."""
+        return self._expect(np.asarray(steps, dtype=np.float64), 0.0)
+
+    def predict(self, steps: Sequence[float]) -> Expected:
+        """What evaluations at these steps will say."""
+        return self._expect(np.asarray(steps, dtype=np.float64), 1.0)
+
+    def change(self, step: float) -> tuple[float, float, float]:
+        """From the last step to that one along the curve: expected, lowest and highest."""
+        values = self._values(np.array([self.last_step, step]))
+        changes = self._sign * (values[:, 1] - values[:, 0])
+        changes = changes + MODEL_ERROR * np.abs(np.median(changes)) * _spread(len(changes))
+        low, high = np.quantile(changes, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+        return float(np.median(changes)), float(low), float(high)
+
+    @property
+    def _sign(self) -> float:
+        return -1.0 if self.is_rising else 1.0
+
+    def _values(self, steps: Floats) -> Floats:
+        """One row for each possibility, falling."""
+        relative, rate = self.schedule.learned(steps) / self.scale, self.schedule.rate(steps)
+        floor, power, heat, wear = self.coefficients.T[:, :, None]
+        values = floor + power * _fall(relative, self.exponents[:, None]) + heat * rate + wear * relative
+        return np.asarray(np.maximum(values, self._sign * self.bound), dtype=np.float64)
+
+    def _expect(self, steps: Floats, noise_share: float) -> Expected:
+        values = self._values(steps)
+        last = self._values(np.array([self.last_step]))
+        typical_change = np.abs(np.median(values - last, axis=0))
+        spread = _spread(len(values))
+        values = values + MODEL_ERROR * typical_change[None, :] * spread[:, None]
+        # Shuffled against the other spread, or both errors would always have the same sign.
+        shuffled = np.random.default_rng(1).permutation(spread)
+        values = self._sign * (values + noise_share * (self.noises * shuffled)[:, None]) + self.offset
+        low, middle, high = np.quantile(values, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
+        return Expected(middle, low, high)
+
+
+def fit_curve(
+    steps: Sequence[float], values: Sequence[float], schedule: Schedule, is_rising: bool = False, bound: float = 0.0
+) -> CurveFit | None:
+    """Fits a curve that falls, or rises like BLEU, but never beyond a bound; None where there are too few values."""
+    x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if len(x) < FEWEST_POINTS or not np.all(np.abs(y) <= LARGEST_VALUE):  # not a number is not either
+        return None
+    sign = -1.0 if is_rising else 1.0
+    y = sign * y
+    spread = float(np.ptp(y)) or max(1e-9, abs(float(y[-1])) * 1e-6)
+    learned, rate = schedule.learned(x), schedule.rate(x)
+    relative = learned / learned[-1]
+    # What happened lately counts most: the beginning of a run follows other laws than its end.
+    weights = relative / relative.mean()
+    exponents, draws, noises, evidences = [], [], [], []
+    random = np.random.default_rng(0)
+    for exponent in EXPONENTS:
+        columns = np.stack([np.ones_like(x), _fall(relative, exponent), rate, relative], axis=1)
+        found = _regress(columns, y, weights, spread, random)
+        found = found and _keep_possible(*found, float(exponent), sign * bound)
+        if found is None:
+            continue
+        coefficients, noise, evidence = found
+        exponents.append(np.full(len(noise), exponent))
+        draws.append(coefficients)
+        noises.append(noise)
+        evidences.append(np.full(len(noise), evidence - np.log(len(noise))))
+    if not draws:
+        return None
+    log_weights = np.concatenate(evidences)
+    share = np.exp(log_weights - log_weights.max())
+    chosen = random.choice(len(share), size=2_000, p=share / share.sum())
+    fit = CurveFit(
+        schedule,
+        float(x[-1]),
+        float(learned[-1]),
+        np.concatenate(exponents)[chosen],
+        np.concatenate(draws)[chosen],
+        np.concatenate(noises)[chosen],
+        is_rising,
+        bound,
+    )
+    residuals = np.asarray(values, dtype=np.float64) - fit.curve(steps).value
+    return replace(fit, offset=float(residuals[-NUM_ANCHORS:].mean()))
+
+
+PRIOR_SCALES = np.array([10.0, 3.0, 0.2, 0.1])
+"""Of floor, power, heat and wear, in spreads of the curve: lowering the rate and overfitting matter less than learning,
+until the curve says otherwise."""
+
+
+def _regress(
+    columns: Floats, y: Floats, weights: Floats, spread: float, random: np.random.Generator
+) -> tuple[Floats, Floats, float] | None:
+    """Draws of coefficients and of the noise, and the log evidence; None if no draw has the signs of a curve."""
+    centre = float(np.average(y, weights=weights))
+    target = (y - centre) / spread
+    precision = np.diag(PRIOR_SCALES**-2.0)
+    least = LEAST_NOISE**2
+    # Conjugate: noise² ~ inverse gamma, coefficients given it ~ normal. The prior holds as much as one value.
+    gram = (columns * weights[:, None]).T @ columns
+    moment = (columns * weights[:, None]).T @ target
+    # The prior is in units of the spread, not of the noise: noise is estimated first, from the best fit without it.
+    noise2 = max(least, _noise_estimate(columns, target, weights))
+    posterior = np.linalg.inv(gram / noise2 + precision)
+    mean = posterior @ (moment / noise2)
+    residual = target - columns @ mean
+    freedom = max(1.0, len(y) - 3.0)
+    scale2 = (float(np.sum(weights * residual**2)) + least) / freedom
+    sign, log_det = np.linalg.slogdet(posterior @ precision)
+    if sign <= 0:
+        return None
+    evidence = (
+        0.5 * log_det
+        - 0.5 * float(mean @ precision @ mean)
+        - 0.5 * float(np.sum(weights * residual**2)) / noise2
+        - 0.5 * len(y) * float(np.log(noise2))
+    )
+    noise = np.sqrt(np.maximum(least, scale2 * freedom / random.chisquare(freedom, NUM_DRAWS)))
+    root = np.linalg.cholesky(posterior + 1e-12 * np.eye(len(mean)))
+    draws = mean + (noise / np.sqrt(noise2))[:, None] * (random.standard_normal((NUM_DRAWS, len(mean))) @ root.T)
+    is_curve = np.all(draws[:, 1:] >= 0, axis=1)
+    if not is_curve.any():
+        return None
+    evidence += float(np.log(is_curve.mean()))
+    kept = draws[is_curve] * spread
+    kept[:, 0] += centre
+    return kept, noise[is_curve] * spread, evidence
+
+
+def _keep_possible(
+    coefficients: Floats, noise: Floats, evidence: float, exponent: float, bound: float
+) -> tuple[Floats, Floats, float]:
+    """Only curves that never come below what is possible: no loss is negative, no BLEU above 100."""
+    floor, power, _, wear = coefficients.T
+    # A rising part hides the bound; a curve that falls for ever is followed as far as anybody looks.
+    furthest = -1 / exponent if exponent > 0 else float(_fall(np.array([FURTHEST]), exponent)[0])
+    is_possible = floor + power * furthest + wear >= bound
+    if not is_possible.any():
+        return coefficients, noise, evidence + IMPOSSIBLE
+    return coefficients[is_possible], noise[is_possible], evidence + float(np.log(is_possible.mean()))
+
+
+def _noise_estimate(columns: Floats, target: Floats, weights: Floats) -> float:
+    """Variance around the best fit of these columns, with a slight pull towards zero coefficients."""
+    root = np.sqrt(weights)[:, None]
+    ridge = 1e-3 * np.eye(columns.shape[1])
+    stacked = np.concatenate([columns * root, ridge])
+    aim = np.concatenate([target * root[:, 0], np.zeros(columns.shape[1])])
+    solution = np.linalg.lstsq(stacked, aim, rcond=None)[0]
+    residual = target - columns @ solution
+    return float(np.sum(weights * residual**2) / max(1.0, len(target) - 3.0))
+
+
+def _fall(relative: Floats, exponent: Floats | float) -> Floats:
+    """relative^-exponent, moved and scaled (Box and Cox) so that it falls for negative exponents too."""
+    return np.asarray((relative**-exponent - 1) / exponent, dtype=np.float64)
+
+
+def _spread(count: int) -> Floats:
+    """Standard normal values at even quantiles: chance without chance."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri((np.arange(count) + 0.5) / count), dtype=np.float64)

@@ -1,0 +1,113 @@
+"""Is a model learning its training text by heart? A test on the curves of both losses, not a look at them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+FEWEST_EVALUATIONS = 5
+SIGNIFICANT = 0.05
+LATE_SHARE = 1 / 3
+"""Of the evaluations: the end of the run, whose trend is tested."""
+NUM_AROUND_BEST = 2
+"""Evaluations on either side of the best one that stand for its level: itself it may have been lucky."""
+
+
+@dataclass(frozen=True)
+class Overfitting:
+    """What the two curves say."""
+
+    is_overfitting: bool
+    """The dev set's loss rises at the end or is above its best level, beyond chance."""
+    is_memorising: bool
+    """The training text's loss falls away from the dev set's, beyond chance; harmless while the latter still falls."""
+    rise_p: float
+    """How likely such a rise is by chance."""
+    gap_p: float | None
+    best_step: int
+    best_loss: float
+    last_loss: float
+    late_slope: float
+    """Of the dev set's loss, per 1,000 steps."""
+    gap_begin: float | None
+    gap_end: float | None
+    """Dev loss less training loss, at the begin and end of the second half."""
+
+
+def find_overfitting(
+    steps: Sequence[float], dev_losses: Sequence[float], train_losses: Sequence[float] | None
+) -> Overfitting | None:
+    """Judges evaluations in order of their steps; `train_losses` are of the same steps. None if there are too few."""
+    x, dev = np.asarray(steps, dtype=np.float64), np.asarray(dev_losses, dtype=np.float64)
+    if len(x) < FEWEST_EVALUATIONS:
+        return None
+    num_late = max(FEWEST_EVALUATIONS - 1, round(len(x) * LATE_SHARE))
+    slope, slope_p = _rising_trend(x[-num_late:], dev[-num_late:])
+    best = int(np.argmin(dev))
+    # Two questions are asked, so each answer must be twice as clear (Bonferroni).
+    rise_p = min(1.0, 2 * min(slope_p, _level_test(dev, best, num_late)))
+    gap_p: float | None = None
+    gap_ends: tuple[float | None, float | None] = (None, None)
+    if train_losses is not None:
+        gap_p, gap_ends = _gap_trend(x, dev - np.asarray(train_losses, dtype=np.float64))
+    return Overfitting(
+        is_overfitting=rise_p < SIGNIFICANT,
+        is_memorising=gap_p is not None and gap_p < SIGNIFICANT,
+        rise_p=rise_p,
+        gap_p=gap_p,
+        best_step=int(x[best]),
+        best_loss=float(dev[best]),
+        last_loss=float(dev[-1]),
+        late_slope=1_000 * slope,
+        gap_begin=gap_ends[0],
+        gap_end=gap_ends[1],
+    )
+
+
+def _gap_trend(x: Floats, gap: Floats) -> tuple[float, tuple[float, float]]:
+    late = max(FEWEST_EVALUATIONS - 1, len(x) // 2)
+    slope, p = _rising_trend(x[-late:], gap[-late:])
+    middle, level = float(np.mean(x[-late:])), float(np.mean(gap[-late:]))
+    begin, end = (level + slope * (step - middle) for step in (x[-late], x[-1]))
+    return p, (float(begin), float(end))
+
+
+def _rising_trend(x: Floats, y: Floats) -> tuple[float, float]:
+    """The slope, and how likely one as large is by chance; neighbours that err alike count as fewer values."""
+    from scipy.special import stdtr
+
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    residual = y - y.mean() - slope * centred
+    correlation = _neighbour_correlation(residual)
+    num_values = len(x) * (1 - correlation) / (1 + correlation)
+    freedom = max(1.0, num_values - 2)
+    variance = float(residual @ residual) / max(1, len(x) - 2) * len(x) / max(num_values, 1.0)
+    error = np.sqrt(variance / (centred @ centred))
+    if error <= 1e-12 * max(1e-12, float(np.max(np.abs(y)))) / float(np.max(np.abs(centred))):
+        return slope, 0.0 if slope > 0 else 1.0
+    return slope, float(stdtr(freedom, -slope / error))
+
+
+def _neighbour_correlation(residual: Floats) -> float:
+    power = float(residual @ residual)
+    if len(residual) < 4 or power <= 0:
+        return 0.0
+    return float(np.clip(residual[1:] @ residual[:-1] / power, 0.0, 0.8))
+
+
+def _level_test(dev: Floats, best: int, num_late: int) -> float:
+    """How likely the last losses lie above those around the best one by chance (Welch); 1 where both are the same."""
+    from scipy.special import stdtr
+
+    around = [i for i in range(best - NUM_AROUND_BEST, best + NUM_AROUND_BEST + 1) if i != best and 0 <= i < len(dev)]
+    first_late = len(dev) - max(2, num_late // 2)
+    if len(around) < 2 or max(around) >= first_late:
+        return 1.0
+    level, late = dev[around], dev[first_late:]
+    variances = [max(1e-18, float(np.var(each, ddof=1)) / len(each)) for each in (level, late)]
+    total = sum(variances)
+    freedom = total**2 / sum(v**2 / (len(each) - 1) for v, each in zip(variances, (level, late), strict=True))
+    return float(stdtr(freedom, -(late.mean() - level.mean()) / np.sqrt(total)))

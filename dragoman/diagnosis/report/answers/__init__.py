@@ -1,0 +1,1 @@
+"""The eleven questions of a run's owner, each answered from the same findings."""

@@ -1,0 +1,202 @@
+"""Was the network the bottleneck? By arithmetic, held against the seeds' runs (FACTS §1), which were all measured."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.diagnosis.network_estimate import (
+    Setting,
+    estimate_network,
+    find_device,
+    shape_of,
+    tokens_of_sentences,
+)
+from dragoman.model.presets import count_parameters
+from dragoman.run.errors import UsageError
+
+PARAMETERS = 60_880_896
+TOKENS = tokens_of_sentences(256)
+SEED_004 = Setting(1.94, PARAMETERS, num_ranks=4, num_nodes=2)
+ON_V100 = replace(SEED_004, gpu="Tesla V100-PCIE-16GB", precision="mixed", tokens_per_rank=TOKENS)
+
+
+def text_of(estimate) -> str:
+    return " ".join([estimate.verdict.why, *estimate.verdict.evidence, *estimate.warnings, *estimate.assumptions])
+
+
+def test_bytes_of_a_step_are_those_of_a_packed_ring_of_fp32_gradients():
+    estimate = estimate_network(SEED_004)
+    assert estimate.bytes_per_node == pytest.approx(365.3e6, rel=1e-3)
+    assert "365" in text_of(estimate)
+    assert "60,880,896" in text_of(estimate)
+
+
+def test_half_gradients_are_half_the_bytes():
+    halves = estimate_network(replace(SEED_004, gradient_bytes=2))
+    assert halves.bytes_per_node == pytest.approx(365.3e6 / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("setting", [SEED_004, ON_V100])
+def test_the_run_on_100_megabits_waited_for_its_network(setting):
+    estimate = estimate_network(replace(setting, seconds_per_step=29.65, link="100mbit"))
+    assert estimate.verdict.bottleneck == "network"
+    assert estimate.verdict.share > 0.9
+    assert estimate.verdict.confidence >= 0.9
+    # FACTS: 29.2 s at the full rate of the link; a little more, for headers take their share.
+    assert 29.2 < estimate.link_seconds < 31
+    assert estimate.warnings == []
+
+
+@pytest.mark.parametrize("setting", [SEED_004, ON_V100])
+def test_a_link_that_was_faster_than_stated_is_told(setting):
+    estimate = estimate_network(replace(setting, link="1000Mbit"))
+    assert estimate.verdict.bottleneck == "network"
+    assert estimate.link_seconds == pytest.approx(3.06, abs=0.05)
+    [warning] = estimate.warnings
+    assert "faster than stated" in warning
+    # 365.3 MB in 1.94 s
+    assert "188 MB/s" in warning
+    sure = estimate_network(replace(setting, seconds_per_step=3.1, link="1000Mbit"))
+    assert sure.warnings == []
+    assert estimate.verdict.confidence < sure.verdict.confidence
+
+
+def test_busy_gpus_are_explained_and_better_links_named():
+    verdict = estimate_network(replace(ON_V100, link="1000Mbit")).verdict
+    assert "100 %" in " ".join(verdict.misleading)
+    assert all(name in " ".join(verdict.evidence) for name in ("10gbit", "100gbit"))
+
+
+@pytest.mark.parametrize("setting", [SEED_004, ON_V100])
+def test_a_fast_link_is_not_the_bottleneck(setting):
+    estimate = estimate_network(replace(setting, link="100gbit"))
+    assert estimate.verdict.bottleneck != "network"
+    assert estimate.verdict.misleading == []
+    assert estimate.link_seconds < 0.1
+    assert "not the bottleneck" in estimate.verdict.why
+
+
+def test_computing_that_explains_a_step_is_the_bottleneck():
+    estimate = estimate_network(replace(ON_V100, seconds_per_step=0.77, link="100gbit"))
+    assert estimate.compute_seconds[1] == pytest.approx(0.77, rel=0.1)
+    assert estimate.verdict.bottleneck == "compute"
+
+
+def test_computing_is_estimated_by_device_precision_and_batch():
+    low, typical, high = estimate_network(ON_V100).compute_seconds
+    assert low < typical < high
+    twice = estimate_network(replace(ON_V100, tokens_per_rank=2 * TOKENS)).compute_seconds
+    assert twice == pytest.approx((2 * low, 2 * typical, 2 * high))
+    by_shape = estimate_network(replace(ON_V100, shape=shape_of(512, 2048, 8, 6, 6, 32_768)))
+    assert by_shape.compute_seconds[1] == pytest.approx(typical, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "change", [{"gpu": "Voodoo 2"}, {"gpu": None}, {"tokens_per_rank": None}, {"precision": "tf32"}]
+)
+def test_what_is_not_known_of_computing_is_not_guessed(change):
+    estimate = estimate_network(replace(ON_V100, link="1000Mbit", **change))
+    assert estimate.compute_seconds is None
+    assert estimate.verdict.bottleneck == "network"
+
+
+def test_without_a_link_computing_may_tell():
+    slow = estimate_network(replace(ON_V100, seconds_per_step=29.65))
+    assert (slow.verdict.bottleneck, slow.link_seconds) == ("network", None)
+    assert "probably" in slow.verdict.why
+    sure = estimate_network(replace(ON_V100, seconds_per_step=29.65, link="100mbit"))
+    assert slow.verdict.confidence < sure.verdict.confidence
+
+
+def test_without_a_link_or_a_device_nothing_can_be_said_but_what_to_tell():
+    estimate = estimate_network(SEED_004)
+    assert (estimate.verdict.bottleneck, estimate.verdict.confidence) == ("unknown", 0.0)
+    assert "--link" in estimate.verdict.why
+    assert "188 MB/s" in text_of(estimate)
+
+
+@pytest.mark.parametrize("change", [{"num_nodes": 1}, {"num_ranks": 1, "num_nodes": None}])
+def test_one_machine_has_no_network(change):
+    estimate = estimate_network(replace(SEED_004, **change))
+    assert estimate.verdict.bottleneck == "compute"
+    assert estimate.bytes_per_node == 0
+    assert "not the bottleneck" in estimate.verdict.why
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parameters": None}, ["parameters"]),
+        ({"num_ranks": None}, ["--gpus-per-node"]),
+        ({"num_nodes": None}, ["--nodes"]),
+        ({"num_nodes": None, "num_ranks": None, "parameters": None}, ["parameters", "--gpus-per-node", "--nodes"]),
+        ({"parameters": 0}, ["parameters"]),
+        ({"num_ranks": -4}, ["--gpus-per-node"]),
+        ({"num_nodes": 0}, ["--nodes"]),
+        ({"seconds_per_step": 0.0}, ["time of a step"]),
+    ],
+)
+def test_what_is_missing_is_named(change, words):
+    estimate = estimate_network(replace(SEED_004, link="1000Mbit", **change))
+    assert (estimate.verdict.bottleneck, estimate.bytes_per_node) == ("unknown", None)
+    assert all(word in estimate.verdict.why for word in words)
+
+
+def test_assumptions_of_others_are_kept_beside_ours():
+    assumptions = estimate_network(replace(SEED_004, link="1000Mbit", assumptions=["The moon is full."])).assumptions
+    assert "The moon is full." in assumptions
+    assert len(assumptions) == 3
+
+
+def test_an_unknown_link_is_the_users_to_mend():
+    with pytest.raises(UsageError, match="100gbit"):
+        estimate_network(replace(SEED_004, link="gbit100"))
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("Tesla V100-PCIE-16GB", "V100"), ("v100", "V100"), ("NVIDIA A100-SXM4-80GB", "A100"), ("GeForce 256", None)],
+)
+def test_devices_are_found_in_the_names_logs_give_them(name, device):
+    found = find_device(name)
+    assert (found and found[0]) == device
+
+
+def test_a_shape_is_made_of_what_a_log_says():
+    base = shape_of(512, 2048, 8, 6, 6, None)
+    assert base is not None
+    assert count_parameters(base) == PARAMETERS
+    assert shape_of(512, 2048, 7, 6, 6, None) is None
+    assert shape_of(512, 2048, 0, 6, 6, None) is None
+
+
+counts = st.none() | st.integers(-2, 10) | st.integers(-(2**53), 2**53)
+settings_of_strangers = st.builds(
+    Setting,
+    seconds_per_step=st.floats(-(2**53), 2**53) | st.sampled_from([0.0, 5e-324]),
+    parameters=counts,
+    num_ranks=counts,
+    num_nodes=counts,
+    gradient_bytes=st.sampled_from([2, 4]),
+    gpu=st.sampled_from([None, "V100", "?"]),
+    precision=st.sampled_from(["fp32", "mixed", "?"]),
+    link=st.sampled_from([None, "100mbit", "100gbit"]),
+    tokens_per_rank=st.none() | st.floats(-(2**53), 2**53),
+    shape=st.sampled_from([None, shape_of(512, 2048, 8, 6, 6, None)]),
+)
+
+
+@given(settings_of_strangers)
+def test_no_setting_is_an_exception(setting):
+    estimate = estimate_network(setting)
+    verdict = estimate.verdict
+    assert verdict.bottleneck in ("network", "compute", "unknown")
+    assert 0 <= verdict.share <= 1
+    assert 0 <= verdict.confidence <= 1
+    assert "nan" not in text_of(estimate)
+    json.dumps(verdict.to_json(), allow_nan=False)
+    assert estimate.link_seconds is None or math.isfinite(estimate.link_seconds)
