@@ -41,6 +41,7 @@ bench: setup ## measure us and the references side by side, JSON into benchmarks
 	$(BIN)/python benchmarks/link_speed.py
 	$(BIN)/python benchmarks/watching_overhead.py
 	$(BIN)/python benchmarks/field_runs.py
+	$(BIN)/python benchmarks/forecast.py
 	$(BIN)/python benchmarks/prediction.py
 
 rig: setup ## two hosts with sshd and a 100 Mbit/s link on this machine, until Ctrl-C (needs root)

@@ -145,6 +145,8 @@ class CurveFit:
         # Shuffled against the other spread, or both errors would always have the same sign.
         shuffled = np.random.default_rng(1).permutation(spread)
         values = self._sign * (values + noise_share * (self.noises * shuffled)[:, None]) + self.offset
+        # Errors and the offset may have led beyond what is possible again.
+        values = np.minimum(values, self.bound) if self.is_rising else np.maximum(values, self.bound)
         low, middle, high = np.quantile(values, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
         return Expected(middle, low, high)
 

@@ -7,7 +7,7 @@ need on the link, waited for the network, whatever the utilisation of its GPUs s
 
 from dataclasses import dataclass, field
 
-from dragoman.diagnosis.attribution import Verdict
+from dragoman.diagnosis.attribution import SHORTEST_STEP, Verdict
 from dragoman.diagnosis.bottleneck import BINDING_SHARE
 from dragoman.diagnosis.cost_model import ring_bytes_per_node
 from dragoman.diagnosis.hardware import Device, load_hardware
@@ -193,7 +193,7 @@ def _unknown(setting: Setting) -> NetworkEstimate:
 def _missing(setting: Setting) -> list[str]:
     """What must be known and is not; no number or less is no knowledge either."""
     figures = {
-        "the time of a step": setting.seconds_per_step,
+        "the time of a step": setting.seconds_per_step if setting.seconds_per_step >= SHORTEST_STEP else None,
         "the number of parameters": setting.parameters,
         "the number of ranks (--gpus-per-node)": setting.num_ranks,
         "the number of machines (--nodes)": setting.num_nodes,

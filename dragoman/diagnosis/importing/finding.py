@@ -82,7 +82,8 @@ def read_foreign_run(paths: Sequence[Path]) -> ForeignRun:
         huggingface.read_trainer_state(state, run)
         run.sources.append(str(state))
     _read_curves(found, run)
-    if run.is_empty and not run.failures and run.trainer == "unknown":
+    # That a text says nothing of training is no failure of a training.
+    if run.is_empty and run.trainer == "unknown" and not any(failure.evidence for failure in run.failures):
         raise UserError(_not_understood(paths, found))
     return run
 

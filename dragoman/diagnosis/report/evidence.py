@@ -258,6 +258,7 @@ def _read_records(run: RunFolder) -> Iterator[Record]:
     """All records that are whole and have a step; training records are thinned out where there are too many."""
     train: list[Record] = []
     others: list[Record] = []
+    ends: list[Record] = []
     stride, num_seen = 1, 0
     for number, line in enumerate(_lines(run.metrics)):
         record = parse_record(line)
@@ -268,11 +269,14 @@ def _read_records(run: RunFolder) -> Iterator[Record]:
             others.append(record)
             continue
         num_seen += 1
+        ends = [*ends[:1], record]
         if num_seen % stride == 0:
             train.append(record)
         if len(train) > MAX_TRAIN_RECORDS:
             train, stride = train[1::2], stride * 2
-    yield from sorted([*train, *others[-MAX_TRAIN_RECORDS:]], key=lambda record: record["line"])
+    # Where a run begins and ends is told exactly, however many records were left out.
+    by_line = {record["line"]: record for record in (*train, *ends, *others[-MAX_TRAIN_RECORDS:])}
+    yield from (by_line[number] for number in sorted(by_line))
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -7,6 +7,9 @@ from dragoman.diagnosis.report.findings import Findings
 from dragoman.diagnosis.wording import format_step
 from dragoman.run.status import number_or_none
 
+CURVES_ONLY = ("TensorBoard", "CSV")
+"""Sources that do not tell which program trained."""
+
 
 def summarise(findings: Findings) -> str:
     """A few sentences in plain words."""
@@ -26,7 +29,7 @@ def _what(evidence: Evidence) -> str:
         first = table(failures[0]) if isinstance(failures, list) and failures else {}
         return f"No step was trained. {first.get('what', '')} {first.get('cause', '')}".strip()
     size = f"A model of {evidence.parameters:,} parameters" if evidence.parameters else "A model"
-    by = f" by {evidence.trainer}" if evidence.is_foreign else ""
+    by = f" by {evidence.trainer}" if evidence.is_foreign and evidence.trainer not in CURVES_ONLY else ""
     where = ""
     if evidence.num_ranks:
         nodes = evidence.num_nodes or 1

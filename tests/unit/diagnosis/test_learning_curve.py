@@ -143,8 +143,8 @@ def test_no_loss_is_forecast_below_nothing_and_no_bleu_above_a_hundred():
     rising = fit_curve(STEPS, 5.0 + 90.0 * progress, schedule, is_rising=True, bound=100.0)
     assert falling is not None
     assert rising is not None
-    assert falling.curve([4 * LAST_STEP]).value[0] >= 0
-    assert rising.curve([4 * LAST_STEP]).value[0] <= 100
+    assert falling.curve([4 * LAST_STEP]).low[0] >= 0
+    assert rising.predict([4 * LAST_STEP]).high[0] <= 100
 
 
 @pytest.mark.parametrize("is_rising", [False, True])

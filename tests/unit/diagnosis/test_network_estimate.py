@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.network_estimate import (
@@ -138,6 +138,7 @@ def test_one_machine_has_no_network(change):
         ({"num_ranks": -4}, ["--gpus-per-node"]),
         ({"num_nodes": 0}, ["--nodes"]),
         ({"seconds_per_step": 0.0}, ["time of a step"]),
+        ({"seconds_per_step": 5e-324}, ["time of a step"]),
     ],
 )
 def test_what_is_missing_is_named(change, words):
@@ -190,6 +191,7 @@ settings_of_strangers = st.builds(
 )
 
 
+@settings(max_examples=60)
 @given(settings_of_strangers)
 def test_no_setting_is_an_exception(setting):
     estimate = estimate_network(setting)

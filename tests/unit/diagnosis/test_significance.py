@@ -14,7 +14,29 @@ from dragoman.evaluation.translations import keep_translations
 from dragoman.evaluation.validation import Evaluation
 from dragoman.run.folder import RunFolder
 
-WORDS = ["the", "a", "dog", "cat", "house", "runs", "sleeps", "big", "small", "red", "in", "on", "under", ",", ".", "and", "because", "Müller", "3,5", "%", "don't"]
+WORDS = [
+    "the",
+    "a",
+    "dog",
+    "cat",
+    "house",
+    "runs",
+    "sleeps",
+    "big",
+    "small",
+    "red",
+    "in",
+    "on",
+    "under",
+    ",",
+    ".",
+    "and",
+    "because",
+    "Müller",
+    "3,5",
+    "%",
+    "don't",
+]
 NUM_SENTENCES = 120
 
 sentences = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
@@ -43,7 +65,7 @@ def judged(translations: list[str], sources: list[str] | None = None, step: int 
     return Judged(step, sources or [f"source {index}" for index in range(len(wanted))], wanted, counts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(pairs)
 def test_bleu_of_summed_counts_is_that_of_sacrebleu(lines):
     hypotheses, wanted = ([line[index] for line in lines] for index in range(2))
@@ -64,8 +86,8 @@ def test_a_run_compared_with_itself_is_not_better():
 
 
 def test_equally_good_runs_are_seldom_called_different():
-    found = [compare_bleu(judged(translated(0.3, seed)), judged(translated(0.3, seed + 50))) for seed in range(8)]
-    assert sum(each is not None and each.is_significant for each in found) <= 2
+    found = [compare_bleu(judged(translated(0.3, seed)), judged(translated(0.3, seed + 50))) for seed in range(5)]
+    assert sum(each is not None and each.is_significant for each in found) <= 1
 
 
 def test_a_clearly_better_run_is_significantly_so_whichever_is_named_first():
@@ -110,12 +132,13 @@ def test_what_an_evaluation_kept_is_read_again(tmp_path):
     hypotheses, wanted = translated(0.3), references()
     evaluation = Evaluation(
         loss=1.0,
+        negative_log_likelihood=1.0,
         bleu=20.0,
         signature="s",
         chrf=40.0,
-        chrf_signature="s",
         teacher_forced_bleu=0.3,
-        num_sentences=len(wanted),
+        train_sample_loss=1.0,
+        seconds=1.0,
         sources=[f"Quelle {index}\u2028" for index in range(len(wanted))],
         references=wanted,
         translations=hypotheses,
