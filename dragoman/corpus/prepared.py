@@ -262,6 +262,10 @@ class PreparedCorpus:
             for record in records
         )
 
+    def facts(self) -> dict[str, Any]:
+        """What is to be known of the text when the corpus is gone: the manifest without what concerns shards."""
+        return self.manifest.model_dump(mode="json", exclude={"files": True, "splits": {"__all__": {"shards"}}})
+
     @property
     def train_length_counts(self) -> dict[int, int]:
         """How many training pairs have a longer side of so many pieces, end mark not counted."""

@@ -22,7 +22,8 @@ class Overfitting:
     is_overfitting: bool
     """The dev set's loss rises at the end or is above its best level, beyond chance."""
     is_memorising: bool
-    """The training text's loss falls away from the dev set's, beyond chance; harmless while the latter still falls."""
+    """The training text's loss is below the dev set's and falls away from it, beyond chance; harmless while the latter
+    still falls."""
     rise_p: float
     """How likely such a rise is by chance."""
     gap_p: float | None
@@ -54,7 +55,7 @@ def find_overfitting(
         gap_p, gap_ends = _gap_trend(x, dev - np.asarray(train_losses, dtype=np.float64))
     return Overfitting(
         is_overfitting=rise_p < SIGNIFICANT,
-        is_memorising=gap_p is not None and gap_p < SIGNIFICANT,
+        is_memorising=gap_p is not None and gap_p < SIGNIFICANT and (gap_ends[1] or 0.0) > 0,
         rise_p=rise_p,
         gap_p=gap_p,
         best_step=int(x[best]),

@@ -286,7 +286,9 @@ def attribution_rows(view: RunView, width: int, num_rows: int) -> list[Text]:
         return []
     total = number_at(view.train, "wall_seconds_per_step")
     label = f"{_three_digits(total)} s a step " if total is not None else "a step "
-    return [Text.assemble(label, _stacked_bar(shares, max(1, width - len(label)))), *_legend(shares, width)][:num_rows]
+    bar = Text.assemble(label, _stacked_bar(shares, max(1, width - len(label))))
+    bar.truncate(width, overflow="ellipsis")
+    return [bar, *_legend(shares, width)][:num_rows]
 
 
 def attribution_shares(seconds: dict[str, Any]) -> list[tuple[str, float]]:

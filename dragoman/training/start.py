@@ -34,10 +34,7 @@ def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
     corpus = check_settings(settings, num_workers)
     try:
         copy_tokenizers(corpus, run)
-        write_json(
-            run.corpus_facts,
-            corpus.manifest.model_dump(mode="json", exclude={"files": True, "splits": {"__all__": {"shards"}}}),
-        )
+        write_json(run.corpus_facts, corpus.facts())
         write_text(run.config, dump_settings(_spell_out_data(settings, corpus), describe_origin()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error

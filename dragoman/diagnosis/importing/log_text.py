@@ -6,7 +6,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,28 @@ _MPI_TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 _DAMAGED = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 
 
+class _Unpacked(RawIOBase):
+    """An archive read in small portions: one large read would lose all of its bytes to damage behind them."""
+
+    def __init__(self, archive: Any) -> None:
+        self._archive = archive
+
+    def readable(self) -> bool:
+        """As a reader of files wants to know."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer as far as the next portion goes."""
+        portion = self._archive.read1(len(buffer))
+        buffer[: len(portion)] = portion
+        return len(portion)
+
+    def close(self) -> None:
+        """Closes the archive, too."""
+        self._archive.close()
+        super().close()
+
+
 def read_lines(path: Path) -> Iterator[str]:
     """Every line without its end, terminal escapes and the tags of mpirun; a damaged archive is read as far as it goes.
 
@@ -65,7 +87,7 @@ def _open(path: Path) -> IO[bytes]:
             head = file.read(8)
         unpack = next((unpack for magic, unpack in _MAGIC.items() if head.startswith(magic)), None)
         # A buffer of our own: those of the archives hand out lines in Python, one by one, which takes twice as long.
-        return path.open("rb") if unpack is None else BufferedReader(unpack(path), BUFFER_BYTES)
+        return path.open("rb") if unpack is None else BufferedReader(_Unpacked(unpack(path)), BUFFER_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except OSError as error:

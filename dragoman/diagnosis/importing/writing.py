@@ -16,6 +16,8 @@ from dragoman.run.toml import dump_toml
 
 def import_run(paths: list[Path], folder: RunFolder) -> ForeignRun:
     """Reads a foreign run and writes it as a run folder; one that was imported there before is replaced."""
+    if folder.path.exists() and not folder.path.is_dir():
+        raise UserError(f"{folder.path} is a file: choose another folder with --run-dir.")
     if folder.path.exists() and not folder.imported.exists() and any(folder.path.iterdir()):
         raise UserError(f"{folder.path} exists and is not an imported run: choose another folder with --run-dir.")
     run = read_foreign_run(paths)

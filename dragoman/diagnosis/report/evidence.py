@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -298,19 +299,25 @@ def _is_record(record: Record) -> bool:
 
 def _without_repetitions(records: Sequence[Record]) -> tuple[list[Record], list[Restart]]:
     """What a run was made of in the end: steps after the checkpoint it went back to were made again."""
-    kept: list[Record] = []
     restarts: list[Restart] = []
+    lost_lines: set[int] = set()
+    # Highest step first: a run of many records that crashed a thousand times must not take minutes.
+    by_step: list[tuple[int, int, Record]] = []
+    before = records[0] if records else {}
     for record in records:
         if record["kind"] == "restart":
-            lost = [each for each in kept if each["step"] > record["step"] and each["kind"] == "train"]
-            restarts.append(_restart(record, lost, kept))
-            kept = [each for each in kept if each["step"] <= record["step"]]
-        kept.append(record)
-    return kept, restarts
+            lost = []
+            while by_step and -by_step[0][0] > record["step"]:
+                lost.append(heappop(by_step)[2])
+            lost_lines.update(each["line"] for each in lost)
+            restarts.append(_restart(record, [each for each in lost if each["kind"] == "train"], before))
+        heappush(by_step, (-record["step"], record["line"], record))
+        before = record
+    return [record for record in records if record["line"] not in lost_lines], restarts
 
 
-def _restart(record: Record, lost: Sequence[Record], before: Sequence[Record]) -> Restart:
-    times = [number_or_none(each.get("time")) for each in (before[-1] if before else record, record)]
+def _restart(record: Record, lost: Sequence[Record], before: Record) -> Restart:
+    times = [number_or_none(each.get("time")) for each in (before, record)]
     silent = None if None in times else max(0.0, float(times[1] or 0) - float(times[0] or 0))
     num_lost = max((each["step"] for each in lost), default=record["step"]) - record["step"]
     seconds = [value for each in lost if (value := number_or_none(each.get("seconds_per_step"))) is not None]

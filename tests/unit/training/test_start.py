@@ -2,6 +2,7 @@
 make.
 """
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class FakeCorpus:
     source_vocab_size: int = 64
     target_vocab_size: int = 64
     is_joint: bool = True
+
+    def facts(self) -> dict[str, Any]:
+        return {"key": "made up"}
 
 
 @dataclass
@@ -218,3 +222,8 @@ def test_a_folder_that_cannot_be_written_is_named(stand):
     stand.run = RunFolder(stand.run.path.parent / "file" / "run")
     with pytest.raises(UserError, match="cannot be written: Not a directory"):
         stand.begin()
+
+
+def test_what_it_learned_from_is_noted_in_the_run_folder(stand):
+    stand.begin()
+    assert json.loads(stand.run.corpus_facts.read_text(encoding="utf-8")) == {"key": "made up"}

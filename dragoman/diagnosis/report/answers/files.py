@@ -22,10 +22,10 @@ PURPOSES = {
     "manifest.json": "sizes and SHA-256 of the other files: whether the checkpoint is whole",
 }
 OPENSEQ2SEQ_FILES = [
-    ("checkpoint", "an index file: which steps there are, and which is the latest", ""),
-    ("model.ckpt-STEP.data-00000-of-00001", "the values of all variables: weights and the optimizer's moments", ""),
-    ("model.ckpt-STEP.index", "where in it each variable lies", ""),
-    ("model.ckpt-STEP.meta", "the graph", ""),
+    ("checkpoint", "an index file: which steps there are, and which is the latest"),
+    ("model.ckpt-STEP.data-00000-of-00001", "the values of all variables: weights and the optimizer's moments"),
+    ("model.ckpt-STEP.index", "where in it each variable lies"),
+    ("model.ckpt-STEP.meta", "the graph"),
 ]
 BYTES_PER_PARAMETER = {"mixed": 14, "fp32": 12}
 """Of an OpenSeq2Seq checkpoint: two moments and the weight in fp32, and in mixed precision one more in half."""
@@ -128,14 +128,14 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
         folder = files[0][0].parent
         sentences = [
             f"The newest checkpoint is {folder.name}; {len(findings.evidence.run.checkpoint_steps())} are kept.",
-            "`latest` and `best` are links to the newest one and to the best by evaluation.",
+            "latest and best are links to the newest one and to the best by evaluation.",
         ]
         tables = [Table(f"Files of {folder.name}", ("file", "what it is for", "size"), rows, (2,))]
         return Answer(CHECKPOINT_FILES, f"A folder with {names}.", sentences, 1.0, tables=tables)
     if findings.evidence.trainer == "OpenSeq2Seq":
-        answer = "An index file `checkpoint`, and for each saved step .data-00000-of-00001, .index and .meta."
+        answer = "An index file named checkpoint, and for each saved step .data-00000-of-00001, .index and .meta."
         sentences = ["Whether any was saved is another question: see the warnings."]
-        tables = [Table("Files of a TensorFlow checkpoint", ("file", "what it is for", "size"), OPENSEQ2SEQ_FILES)]
+        tables = [Table("Files of a TensorFlow checkpoint", ("file", "what it is for"), OPENSEQ2SEQ_FILES)]
         return Answer(CHECKPOINT_FILES, answer, sentences, 0.8, tables=tables)
     why = "The log does not say." if findings.evidence.is_foreign else "No checkpoint of this run is there any more."
     return Answer(CHECKPOINT_FILES, why, missing=["List the folder that the trainer saves to."])

@@ -6,6 +6,8 @@ from dragoman.diagnosis.report.findings import Findings
 from dragoman.diagnosis.report.parts import Answer, Chart, Series
 
 QUESTION = "Is it overfitting?"
+HIDDEN_SHARE = 0.1
+"""Of the steps: in the beginning both losses fall so fast that nothing else could be seen beside it."""
 
 
 def answer_overfitting(findings: Findings) -> Answer:
@@ -17,17 +19,17 @@ def answer_overfitting(findings: Findings) -> Answer:
         return Answer(QUESTION, why, missing=["Evaluate more often (evaluation.evaluate_every)."])
     if found.is_overfitting:
         answer = (
-            f"Yes: the dev set's loss rises beyond chance (p = {_p(found.rise_p)}); use the checkpoint of step "
+            f"Yes: the dev set's loss rises beyond chance (p {_p(found.rise_p)}); use the checkpoint of step "
             f"{found.best_step:,}."
         )
     elif found.is_memorising:
         answer = (
             "Not yet: the dev set's loss does not rise beyond chance, but the training text's falls away from it "
-            f"(p = {_p(found.gap_p or 0.0)}); the best checkpoint is that of step {found.best_step:,}."
+            f"(p {_p(found.gap_p or 0.0)}); the best checkpoint is that of step {found.best_step:,}."
         )
     else:
         answer = (
-            f"No: the dev set's loss does not rise beyond chance (p = {_p(found.rise_p)}); the best checkpoint is that "
+            f"No: the dev set's loss does not rise beyond chance (p {_p(found.rise_p)}); the best checkpoint is that "
             f"of step {found.best_step:,}."
         )
     sentences = [
@@ -42,13 +44,13 @@ def answer_overfitting(findings: Findings) -> Answer:
             "The training loss here is of single batches, with dropout: it lies too high for a fair comparison. "
             "dragoman also judges training sentences without dropout, at every evaluation."
         )
-    confidence = min(0.95, 0.5 + 0.02 * len(findings.dev_loss[0]) + (0.1 if is_comparable else 0.0))
+    confidence = min(0.95 if is_comparable else 0.8, 0.5 + 0.02 * len(findings.dev_loss[0]))
     chart = _gap_chart(findings)
     return Answer(QUESTION, answer, sentences, confidence, [chart] if chart else [], missing=missing)
 
 
 def _p(value: float) -> str:
-    return f"{value:.2g}" if value >= 0.001 else "below 0.001"
+    return f"= {value:.2g}" if value >= 0.001 else "< 0.001"
 
 
 def _gap_sentences(findings: Findings) -> list[str]:
@@ -57,7 +59,7 @@ def _gap_sentences(findings: Findings) -> list[str]:
         return []
     return [
         f"Dev loss less training loss went from {found.gap_begin:+.3f} to {found.gap_end:+.3f} in the second half of "
-        f"the run (p = {_p(found.gap_p)} for a rise by chance)."
+        f"the run (p {_p(found.gap_p)} for a rise by chance)."
     ]
 
 
@@ -75,8 +77,8 @@ def _gap_chart(findings: Findings) -> Chart | None:
     train, is_comparable = findings.comparable_train_loss
     if train is None:
         return None
-    is_trained = steps > 0
+    is_shown = steps > HIDDEN_SHARE * steps[-1]
     how = "both without dropout" if is_comparable else "training with dropout, smoothed over the same steps"
-    gap = Series("dev loss less training loss", steps[is_trained].tolist(), (losses - train)[is_trained].tolist())
+    gap = Series("dev loss less training loss", steps[is_shown].tolist(), (losses - train)[is_shown].tolist())
     note = f"Rising: the training text is learned faster than the language ({how})."
     return Chart("gap", "Dev loss less training loss", "step", "nats per token", [gap], note=note)

@@ -19,12 +19,13 @@ def answer_steps(findings: Findings) -> Answer:
         return Answer(QUESTION, "That is not known.", missing=["No step time was logged."])
     answer = (
         f"{format_step(times.mean)} on average; half of the logged intervals are below {format_step(times.median)}, "
-        f"95 % below {format_step(times.p95)}."
+        f"95% below {format_step(times.p95)}."
     )
     sentences = _what_is_in_it(findings)
     if times.drift is not None:
         how = "no drift" if abs(times.drift) < NOTABLE_DRIFT else "a drift worth a look"
-        sentences.append(f"The last quarter of the run is {times.drift:+.1%} slower than the first: {how}.")
+        word = "slower" if times.drift >= 0 else "faster"
+        sentences.append(f"The last quarter of the run is {abs(times.drift):.1%} {word} than the first: {how}.")
     causes = explain_outliers(findings)
     if causes:
         counted = ", ".join(f"{count} {cause}" for cause, count in causes.items())

@@ -4,9 +4,9 @@ import numpy as np
 
 from dragoman.diagnosis.forecast import Forecast, Prospect, round_steps
 from dragoman.diagnosis.report.answers.duration import describe_hours
-from dragoman.diagnosis.report.evidence import curve
+from dragoman.diagnosis.report.evidence import Floats, curve
 from dragoman.diagnosis.report.findings import Findings
-from dragoman.diagnosis.report.parts import Answer, Chart, Mark, Series, Table
+from dragoman.diagnosis.report.parts import Answer, Chart, Look, Mark, Series, Table
 from dragoman.run.config import TrainingSettings
 from dragoman.run.schedule import build_schedule
 
@@ -14,6 +14,8 @@ QUESTION = "Is the model fully trained, and how can you tell?"
 MORE_SHARE = 0.1
 """Of the steps so far: how many more are asked about first."""
 NUM_CURVE_POINTS = 80
+HIDDEN_SHARE = 0.03
+"""Of the steps: losses fall so far in the beginning that nothing else could be seen beside it."""
 
 
 def answer_trained(findings: Findings) -> Answer:
@@ -160,7 +162,7 @@ def _prospects(findings: Findings, loss: Forecast, bleu: Forecast | None) -> Tab
         if price is not None:
             row.append("" if seconds is None else f"{price * seconds / 3600:,.2f}")
         rows.append(row)
-    columns = ["more steps", "loss", "90 % interval", *(["BLEU", "90 % interval"] if bleu else []), "time"]
+    columns = ["more steps", "loss", "90% interval", *(["BLEU", "90% interval"] if bleu else []), "time"]
     columns += ["cost"] if findings.evidence.price_per_hour is not None else []
     return Table("What more steps would bring", columns, rows, tuple(range(len(columns))))
 
@@ -181,19 +183,22 @@ def _loss_chart(findings: Findings) -> Chart | None:
     train_steps, train = curve(findings.evidence.train, "loss")
     if not len(steps) and not len(train_steps):
         return None
-    series = []
-    if len(train_steps):
-        series.append(Series("training", train_steps.tolist(), train.tolist()))
-    if len(steps):
-        series.append(Series("dev set", steps.tolist(), losses.tolist(), "points"))
-    _, sample = curve(findings.evidence.evaluations, "train_sample_loss")
-    if len(sample) == len(steps) and len(sample):
-        series.append(Series("training text, as the dev set is measured", steps.tolist(), sample.tolist(), "dashed"))
+    begin = HIDDEN_SHARE * (findings.evidence.last_step or 0)
+    series = [_from(begin, "training", train_steps, train, "line"), _from(begin, "dev set", steps, losses, "points")]
+    sample_steps, sample = curve(findings.evidence.evaluations, "train_sample_loss")
+    series.append(_from(begin, "training text, as the dev set is measured", sample_steps, sample, "dashed"))
     if findings.loss_forecast is not None:
         series += _forecast_series(findings.loss_forecast)
-    note = "Training loss is measured with dropout, the dev set without."
+    series = [each for each in series if len(each.x)]
+    hidden = f"The first {HIDDEN_SHARE:.0%} of the steps are not shown."
+    note = f"Training loss is measured with dropout, the dev set without. {hidden}"
     marks = _restart_marks(findings)
     return Chart("loss", "Loss", "step", "loss in nats per token", series, marks, note=note)
+
+
+def _from(begin: float, name: str, steps: Floats, values: Floats, look: Look) -> Series:
+    is_shown = steps >= begin
+    return Series(name, steps[is_shown].tolist(), values[is_shown].tolist(), look)
 
 
 def _bleu_chart(findings: Findings) -> Chart | None:
@@ -212,13 +217,13 @@ def _bleu_chart(findings: Findings) -> Chart | None:
 
 def _forecast_series(found: Forecast) -> list[Series]:
     """The fitted curve, and its continuation by half the run with its interval."""
-    begin = max(1, found.last_step // 20)
+    begin = max(1.0, HIDDEN_SHARE * found.last_step)
     steps = np.linspace(begin, found.last_step * 1.5, NUM_CURVE_POINTS)
     ahead = steps[steps >= found.last_step]
     expected = found.fit.predict(ahead.tolist())
     return [
         Series("fit and forecast", steps.tolist(), found.fit.curve(steps.tolist()).value.tolist(), "dashed"),
-        Series("90 % interval", ahead.tolist(), expected.high.tolist(), "band", expected.low.tolist()),
+        Series("90% interval", ahead.tolist(), expected.high.tolist(), "band", expected.low.tolist()),
     ]
 
 

@@ -1,0 +1,240 @@
+"""`dragoman report` and `dragoman import` as people type them, on our own runs and on logs of others."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from program import Run, dragoman_command
+from run_folders import openseq2seq_log, own_records, write_own_run
+
+from dragoman.run.folder import RunFolder
+
+REAL_LOG = Path(__file__).parents[3] / "shared/logs/nohup_2x2_v100_mixed.out.xz"
+CLUSTER = ("--nodes", 2, "--gpus-per-node", 2, "--gpu", "V100", "--link", "1000Mbit")
+MEASURED = (
+    "import json, resource, subprocess, sys\n"
+    "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, check=True)\n"
+    "usage = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+    "print(json.dumps({'kilobytes': usage.ru_maxrss, 'figures': json.loads(done.stdout)}))\n"
+)
+"""Runs a command alone, so that the most memory of any child is that of this one."""
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory) -> RunFolder:
+    return write_own_run(tmp_path_factory.mktemp("runs") / "base", own_records(3_000))
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    path = tmp_path / "nohup.out"
+    path.write_text(openseq2seq_log(2_000), encoding="utf-8")
+    return path
+
+
+def run_measured(*arguments: object, cwd: Path) -> tuple[dict, float, float]:
+    """Figures, seconds and megabytes of a command with --json."""
+    began = time.monotonic()
+    command = [sys.executable, "-c", MEASURED, *dragoman_command(*arguments, "--json")]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return found["figures"], time.monotonic() - began, found["kilobytes"] / 1000
+
+
+def test_help_has_examples(dragoman: Run):
+    assert "Examples: dragoman report" in dragoman("report", "--help").stdout
+    assert "Examples: dragoman import" in dragoman("import", "--help").stdout
+
+
+def test_our_own_run_for_people(dragoman: Run, own_run: RunFolder):
+    printed = dragoman("report", own_run.path).stdout
+    assert "60,880,896 parameters" in printed
+    assert " 1. How long did it take?" in printed
+    assert "11. How does the step time relate" in printed
+    assert str(own_run.report("html")) in printed
+    assert own_run.report("html").stat().st_size > 10_000
+
+
+def test_our_own_run_as_json(dragoman: Run, own_run: RunFolder, tmp_path: Path):
+    done = dragoman("report", own_run.path, "--json", "--output", tmp_path / "out", "--price-per-hour", 6)
+    figures = json.loads(done.stdout)
+    assert figures["parameters"] == 60_880_896
+    assert figures["steps"] == {"first": 100, "last": 3_000}
+    assert figures["verdict"]["bottleneck"] == "network"
+    assert figures["cost"] == pytest.approx(6 * figures["seconds"] / 3600)
+    assert len(figures["answers"]) == 11
+    assert {Path(path).name for path in figures["files"].values()} == {"report.html", "report.md", "report.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.md", "report.json"}
+    written = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert written["answers"] == figures["answers"]
+
+
+def test_the_page_is_shown_in_the_browser(dragoman: Run, own_run: RunFolder, tmp_path: Path):
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/shown\n')
+    browser.chmod(0o755)
+    variables = os.environ | {"BROWSER": str(browser)}
+    dragoman("report", own_run.path, "--open", "--output", tmp_path / "out", env=variables)
+    assert (tmp_path / "shown").read_text().strip() == (tmp_path / "out" / "report.html").resolve().as_uri()
+
+
+def test_two_runs_are_compared(dragoman: Run, own_run: RunFolder, tmp_path: Path):
+    write_own_run(tmp_path / "other", own_records(2_000), training={"learning_rate": 1.0})
+    done = dragoman("report", own_run.path, "other", "--json", cwd=tmp_path)
+    figures = json.loads(done.stdout)
+    assert [run["name"] for run in figures["runs"]] == ["base", "other"]
+    assert figures["differences"] == {"training.learning_rate": {"base": 2.0, "other": 1.0}}
+    page = tmp_path / figures["files"]["html"]
+    assert page.exists()
+    assert page.parent not in (own_run.path, tmp_path / "other")
+    assert "The whole report" in dragoman("report", own_run.path, "other", cwd=tmp_path).stdout
+
+
+def test_one_run_is_not_compared_with_itself(dragoman: Run, own_run: RunFolder, tmp_path: Path):
+    assert "twice" in dragoman("report", own_run.path, own_run.path, code=2, cwd=tmp_path).stderr
+
+
+def test_a_foreign_log_with_what_its_owner_knows(dragoman: Run, log: Path):
+    done = dragoman("report", log.name, *CLUSTER, "--price-per-hour", 12, "--json", cwd=log.parent)
+    figures = json.loads(done.stdout)
+    assert figures["run"] == "runs/nohup"
+    assert figures["verdict"]["bottleneck"] == "network"
+    assert figures["cost"] == pytest.approx(12 * 2_000 * 1.94 / 3600, rel=0.01)
+    assert any("365.3 MB" in sentence for sentence in figures["answers"][4]["evidence"])
+    assert any("teacher-forced" in warning for warning in figures["warnings"])
+
+
+def test_the_same_log_again_takes_the_same_folder_and_another_one_another(dragoman: Run, log: Path):
+    for _ in range(2):
+        dragoman("report", log.name, "--json", cwd=log.parent)
+    assert [path.name for path in (log.parent / "runs").iterdir()] == ["nohup"]
+    (log.parent / "more").mkdir()
+    (log.parent / "more" / "nohup.out").write_text(openseq2seq_log(100), encoding="utf-8")
+    dragoman("report", "more/nohup.out", "--json", cwd=log.parent)
+    assert len(list((log.parent / "runs").iterdir())) == 2
+
+
+def test_logs_are_compared_when_asked_to(dragoman: Run, log: Path):
+    (log.parent / "other.out").write_text(openseq2seq_log(1_000), encoding="utf-8")
+    done = dragoman("report", "nohup.out", "other.out", "--compare", "--json", cwd=log.parent)
+    assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["nohup", "other"]
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "nearest"), [("--gpu", "V10", "V100"), ("--link", "1000Mbits", "1000Mbit".lower()[:4])]
+)
+def test_unknown_hardware_is_told_with_the_nearest_known(dragoman: Run, log: Path, option, name, nearest):
+    done = dragoman("report", log.name, option, name, code=2, cwd=log.parent)
+    assert name in done.stderr
+    assert nearest in done.stderr
+    assert not (log.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--nodes", 0), ("--gpus-per-node", -1), ("--price-per-hour", -1), ("--nodes", "x")]
+)
+def test_impossible_numbers_are_refused(dragoman: Run, log: Path, arguments):
+    dragoman("report", log.name, *arguments, code=2, cwd=log.parent)
+
+
+@pytest.mark.parametrize("command", ["report", "import"])
+def test_files_that_are_missing_or_nobodys(dragoman: Run, tmp_path: Path, command):
+    assert "none.out" in dragoman(command, "none.out", code=1, cwd=tmp_path).stderr
+    (tmp_path / "letter.txt").write_text("Dear Sir\n")
+    assert "OpenSeq2Seq" in dragoman(command, "letter.txt", code=1, cwd=tmp_path).stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_launch_that_failed_is_explained(dragoman: Run, tmp_path: Path):
+    (tmp_path / "nohup.out").write_text("ssh: Could not resolve hostname v100c: Name or service not known\n")
+    printed = dragoman("report", "nohup.out", cwd=tmp_path).stdout
+    assert "No step was trained" in printed
+    assert "/etc/hosts" in printed
+
+
+def test_importing_makes_a_run_that_other_commands_read(dragoman: Run, log: Path):
+    figures = json.loads(dragoman("import", log.name, "--run-dir", "theirs", "--json", cwd=log.parent).stdout)
+    assert (figures["trainer"], figures["parameters"]) == ("OpenSeq2Seq", 60_880_896)
+    assert figures["steps"] == {"first": 0, "last": 2_000}
+    assert (figures["train_records"], figures["evaluations"]) == (21, 2)
+    assert json.loads(dragoman("status", "theirs", "--json", cwd=log.parent).stdout)["step"] == 2_000
+    printed = dragoman("import", log.name, "--run-dir", "theirs", cwd=log.parent).stdout
+    assert "step 2,000" in printed
+    assert "theirs" in printed
+
+
+def test_importing_into_another_folder_is_refused(dragoman: Run, log: Path):
+    assert "--run-dir" in dragoman("import", log.name, "--run-dir", ".", code=1, cwd=log.parent).stderr
+
+
+def test_terminal_escapes_of_a_log_do_not_reach_the_terminal(dragoman: Run, tmp_path: Path):
+    (tmp_path / "nohup.out").write_text(openseq2seq_log(200) + "RuntimeError: CUDA out of memory \x1b[2J\x9b5m\n")
+    done = dragoman("report", "nohup.out", cwd=tmp_path)
+    assert "memory" in done.stdout
+    assert not set(done.stdout + done.stderr) & set("\x1b\x9b\x07")
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_report_is_made_without_torch(own_run: RunFolder, log: Path, is_foreign):
+    source = str(log if is_foreign else own_run.path)
+    program = (
+        "import sys; from typer.testing import CliRunner; from dragoman.cli import app\n"
+        f"assert CliRunner().invoke(app, ['report', {source!r}, '--output', 'out']).exit_code == 0\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=log.parent, check=False)
+    assert done.returncode == 0
+    assert (log.parent / "out" / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not on this machine")
+def test_the_log_of_the_seeds(tmp_path: Path):
+    figures, seconds, megabytes = run_measured("report", REAL_LOG, *CLUSTER, cwd=tmp_path)
+    assert figures["parameters"] == 60_880_896
+    assert (figures["ranks"], len(figures["hosts"])) == (4, 2)
+    assert figures["steps"] == {"first": 0, "last": 106_300}
+    assert figures["seconds_per_step"]["median"] == pytest.approx(1.94, abs=0.006)
+    assert figures["last_evaluation"]["loss"] == 1.5469
+    assert figures["last_evaluation"]["teacher_forced_bleu"] == 0.3776
+    assert any("teacher-forced" in warning for warning in figures["warnings"])
+    assert figures["verdict"]["bottleneck"] == "network"
+    assert megabytes < 200
+    assert seconds < 15  # 3 on a machine of one's own
+
+
+def gigabyte_of_log() -> Iterator[bytes]:
+    """The block of one logged step, again and again, with different steps."""
+    yield openseq2seq_log(0).encode()
+    sample = "▁Ein ▁Satz ▁mit ▁vielen ▁Wörtern " * 20
+    for step in range(100, 56_000_000, 100):
+        yield (
+            f"*** Global step {step}: ***     Train loss: 1.6348 \ntime per step = 0:00:1.946\n"
+            f"***     Train Source[0]:     <s> {sample}\n***     Train Target[0]:     <s> {sample}\n"
+            f"***     Train Prediction[0]: <s> {sample}\n"
+        ).encode()
+
+
+@pytest.mark.slow
+def test_a_log_of_a_gigabyte(tmp_path: Path):
+    log = tmp_path / "nohup.out"
+    try:
+        with log.open("wb") as file:
+            for block in gigabyte_of_log():
+                file.write(block)
+                if file.tell() >= 10**9:
+                    break
+        figures, seconds, megabytes = run_measured("report", log, *CLUSTER, cwd=tmp_path)
+        assert log.stat().st_size >= 10**9
+    finally:
+        log.unlink(missing_ok=True)
+    assert figures["seconds_per_step"]["median"] == pytest.approx(1.946)
+    assert figures["steps"]["last"] > 40_000_000
+    assert megabytes < 300
+    assert seconds < 120
