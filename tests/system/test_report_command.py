@@ -93,7 +93,6 @@ def test_two_runs_are_compared(dragoman: Run, own_run: RunFolder, tmp_path: Path
     page = tmp_path / figures["files"]["html"]
     assert page.exists()
     assert page.parent not in (own_run.path, tmp_path / "other")
-    assert "The whole report" in dragoman("report", own_run.path, "other", cwd=tmp_path).stdout
 
 
 def test_one_run_is_not_compared_with_itself(dragoman: Run, own_run: RunFolder, tmp_path: Path):
@@ -112,11 +111,11 @@ def test_a_foreign_log_with_what_its_owner_knows(dragoman: Run, log: Path):
 
 def test_the_same_log_again_takes_the_same_folder_and_another_one_another(dragoman: Run, log: Path):
     for _ in range(2):
-        dragoman("report", log.name, "--json", cwd=log.parent)
+        dragoman("import", log.name, cwd=log.parent)
     assert [path.name for path in (log.parent / "runs").iterdir()] == ["nohup"]
     (log.parent / "more").mkdir()
     (log.parent / "more" / "nohup.out").write_text(openseq2seq_log(100), encoding="utf-8")
-    dragoman("report", "more/nohup.out", "--json", cwd=log.parent)
+    dragoman("import", "more/nohup.out", cwd=log.parent)
     assert len(list((log.parent / "runs").iterdir())) == 2
 
 
@@ -126,9 +125,7 @@ def test_logs_are_compared_when_asked_to(dragoman: Run, log: Path):
     assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["nohup", "other"]
 
 
-@pytest.mark.parametrize(
-    ("option", "name", "nearest"), [("--gpu", "V10", "V100"), ("--link", "1000Mbits", "1000Mbit".lower()[:4])]
-)
+@pytest.mark.parametrize(("option", "name", "nearest"), [("--gpu", "V10", "V100"), ("--link", "100gbut", "100gbit")])
 def test_unknown_hardware_is_told_with_the_nearest_known(dragoman: Run, log: Path, option, name, nearest):
     done = dragoman("report", log.name, option, name, code=2, cwd=log.parent)
     assert name in done.stderr
@@ -136,9 +133,7 @@ def test_unknown_hardware_is_told_with_the_nearest_known(dragoman: Run, log: Pat
     assert not (log.parent / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--nodes", 0), ("--gpus-per-node", -1), ("--price-per-hour", -1), ("--nodes", "x")]
-)
+@pytest.mark.parametrize("arguments", [("--nodes", 0), ("--price-per-hour", -1)])
 def test_impossible_numbers_are_refused(dragoman: Run, log: Path, arguments):
     dragoman("report", log.name, *arguments, code=2, cwd=log.parent)
 

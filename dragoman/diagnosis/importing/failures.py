@@ -1,7 +1,7 @@
 """Finds out from the log of any trainer what went wrong, at which step, and whether training went on."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,20 +63,25 @@ class FailureWatch:
             self._search(line, line[:MAX_CHARACTERS].lower())
 
     def finish(self) -> None:
-        """Adds the failures to the run; its reader must have finished."""
+        """Adds the failures to the run, the gravest first; its reader must have finished."""
         if self._num_traceback_lines and self._traceback_step == self._run.newest_step:
             self._add(UNKNOWN_ERROR, "Traceback (most recent call last), and the log ends before the error itself")
         self._see_whether_training_went_on()
+        causes = list(self._causes())
+        self._add_nan()
+        self._add_loss_scale()
+        self._add_sightings(sighting for sighting in causes if not sighting.went_on)
+        if all(sighting.went_on for sighting in causes):
+            self._add_early_end()
+        self._add_sightings(sighting for sighting in causes if sighting.went_on)
+
+    def _add_sightings(self, sightings: Iterable[_Sighting]) -> None:
         is_finished = bool(self._run.facts.get("is_finished"))
-        for sighting in self._causes():
+        for sighting in sightings:
             if sighting.went_on or not is_finished:
                 self._run.add_failure(_as_failure(sighting))
             elif sighting.sign.rank != Rank.CONSEQUENCE:
                 self._run.add_failure(_as_failure(sighting, after="training finished all the same"))
-        self._add_nan()
-        self._add_loss_scale()
-        if not any(not sighting.went_on for sighting in self._causes()):
-            self._add_early_end()
 
     def _is_ordinary(self, line: str) -> bool:
         """Whether the line has no cue; a trainer's lines differ in little but their digits, and cues have none."""

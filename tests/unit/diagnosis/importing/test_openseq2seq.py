@@ -358,6 +358,6 @@ def test_a_real_run():
     assert (len(steps), steps[0]["step"], steps[-1]["step"]) == (1064, 0, 106_300)
     assert [record["step"] for record in evaluations] == [4001 * number for number in range(27)]
     assert (evaluations[-1]["loss"], evaluations[-1]["teacher_forced_bleu"]) == (1.5469, 0.3776)
-    connection, end = run.failures
+    end, connection = run.failures
     assert "training went on" in connection.what
     assert "106,300 of 300,000" in end.what
