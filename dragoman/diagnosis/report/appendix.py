@@ -7,7 +7,7 @@ from typing import Any
 from dragoman.diagnosis.report.answers.steps import attribution_chart
 from dragoman.diagnosis.report.evidence import Evidence, curve, table
 from dragoman.diagnosis.report.findings import Findings
-from dragoman.diagnosis.report.parts import Chart, Section, Series, Table, TranslationSample
+from dragoman.diagnosis.report.parts import Chart, Section, Series, Table, TranslationSample, printed
 from dragoman.diagnosis.wording import format_step
 from dragoman.run.status import number_or_none
 
@@ -166,16 +166,12 @@ def _configuration(evidence: Evidence) -> Section | None:
 
 def _environment(evidence: Evidence) -> Section | None:
     provenance = table(evidence.config.get("provenance"))
-    rows = [(name, _text(value)) for name, value in provenance.items() if name != "command"]
-    rows += [(name.replace("_", " "), _text(value)) for name, value in evidence.facts.items()]
+    rows = [(name, printed(value)) for name, value in provenance.items() if name != "command"]
+    rows += [(name.replace("_", " "), printed(value)) for name, value in evidence.facts.items()]
     rows += [
         ("machine", path.name.removeprefix("system.").removesuffix(".jsonl")) for path in evidence.run.system_files()
     ]
     return Section("Environment", tables=[Table("What is known of it", ("", ""), rows)]) if rows else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _reproduction(evidence: Evidence) -> Section | None:

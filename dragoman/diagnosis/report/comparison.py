@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from dragoman.diagnosis.report.answers.duration import describe_hours
-from dragoman.diagnosis.report.answers.files import printed
 from dragoman.diagnosis.report.compose import facts_of
 from dragoman.diagnosis.report.evidence import Evidence, Floats
 from dragoman.diagnosis.report.findings import Findings
-from dragoman.diagnosis.report.parts import Chart, Comparison, Section, Series, Table
+from dragoman.diagnosis.report.parts import Chart, Comparison, Section, Series, Table, printed
 from dragoman.diagnosis.significance import compare_bleu, read_judged
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, format_step
 from dragoman.run.status import number_or_none

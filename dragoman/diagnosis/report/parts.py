@@ -1,8 +1,9 @@
 """What a report consists of, before it is drawn or written: answers with evidence, charts as data, tables."""
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MAX_DEPTH = 20
@@ -175,6 +176,6 @@ def _plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def chart_data(chart: Chart) -> dict[str, Any]:
-    """A chart as plain values."""
-    return asdict(chart)
+def printed(value: Any) -> str:
+    """A value of a configuration, for people."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

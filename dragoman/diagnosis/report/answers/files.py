@@ -1,6 +1,5 @@
 """Questions 7, 8 and 9: the training set, and the files of a checkpoint."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +180,3 @@ def newest_checkpoint(run: RunFolder) -> list[tuple[Path, int]]:
 def _count(value: Any) -> int:
     number = number_or_none(value)
     return int(number) if number is not None else 0
-
-
-def printed(value: Any) -> str:
-    """A value of a configuration, for people."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

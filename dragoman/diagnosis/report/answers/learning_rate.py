@@ -37,6 +37,11 @@ def answer_learning_rate(findings: Findings) -> Answer:
 def _rate_answer(findings: Findings, settings: TrainingSettings) -> str:
     rate = findings.rates.rate
     last_step = findings.evidence.last_step or settings.max_steps
+    if last_step < settings.warmup_steps:
+        return (
+            f"It was still rising when the run ended, at {rate(last_step - 1):.3e}: the warm-up has "
+            f"{settings.warmup_steps:,} steps, after which it would have been {rate(settings.warmup_steps - 1):.3e}."
+        )
     steps = np.unique(np.concatenate([np.linspace(0, last_step, 500), [max(0, settings.warmup_steps - 1)]]).astype(int))
     values = [rate(int(step)) for step in steps if step <= max(last_step, 1)]
     peak = int(np.argmax(values))
@@ -55,7 +60,8 @@ def _rate_answer(findings: Findings, settings: TrainingSettings) -> str:
         "inverse_polynomial": "then falls with a power of the step",
     }[settings.schedule]
     return (
-        f"It {rise} to {values[peak]:.3e} (step {int(steps[peak]) + 1:,}), {fall}, and was {values[-1]:.3e} at the end."
+        f"It {rise} to {values[peak]:.3e} (step {int(steps[peak]) + 1:,}), {fall}, and was "
+        f"{rate(max(0, last_step - 1)):.3e} at the end."
     )
 
 

@@ -211,7 +211,7 @@ def test_without_the_link_it_is_asked_for(foreign_run):
 def test_the_formula_of_the_learning_rate_with_this_runs_numbers(own):
     answer = answer_learning_rate(own)
     assert "9.882e-04 (step 8,000)" in answer.answer
-    assert "8.839e-04 at the end" in answer.answer or "8.838e-04 at the end" in answer.answer
+    assert "8.839e-04 at the end" in answer.answer
     assert answer.evidence[0].startswith("rate(s) = 2 · 512^-0.5 · min((s+1) · 8000^-1.5, (s+1)^-0.5)")
     assert "does not react to the loss" in text_of(answer)
     assert answer.confidence == 1
@@ -219,6 +219,14 @@ def test_the_formula_of_the_learning_rate_with_this_runs_numbers(own):
     assert [mark.x for mark in chart.marks] == [8_000]
     formula = next(series for series in chart.series if series.look == "dashed")
     assert formula.y[0] == pytest.approx(1.235e-7, rel=0.001)
+
+
+def test_a_run_that_ended_in_its_warm_up_never_fell(run):
+    answer = answer_learning_rate(findings_of(write_own_run(run.path, own_records(2_000))))
+    assert "2.471e-04" in answer.answer
+    assert "9.882e-04" in answer.answer
+    assert "8,000" in answer.answer
+    assert "falls" not in answer.answer
 
 
 def test_rates_that_do_not_follow_the_formula_are_noticed(run):
