@@ -14,6 +14,7 @@ a closed form (Bayesian linear regression). So the fit takes milliseconds, has n
 says how sure it is. benchmarks/forecast.py tests that on real curves.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -152,14 +153,18 @@ class CurveFit:
 
 
 def fit_curve(
-    steps: Sequence[float], values: Sequence[float], schedule: Schedule, is_rising: bool = False, bound: float = 0.0
+    steps: Sequence[float],
+    values: Sequence[float],
+    schedule: Schedule,
+    is_rising: bool = False,
+    bound: float = -math.inf,
 ) -> CurveFit | None:
-    """Fits a curve that falls, or rises like BLEU, but never beyond a bound; None where there are too few values."""
+    """Fits a curve that falls, or rises like BLEU, never beyond a bound if there is one; None for too few values."""
     x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if len(x) < FEWEST_POINTS or not np.all(np.abs(y) <= LARGEST_VALUE):  # not a number is not either
         return None
     sign = -1.0 if is_rising else 1.0
-    y = sign * y
+    y, bound = sign * y, bound if math.isfinite(bound) else -sign * math.inf
     spread = float(np.ptp(y)) or max(1e-9, abs(float(y[-1])) * 1e-6)
     learned, rate = schedule.learned(x), schedule.rate(x)
     relative = learned / learned[-1]
@@ -205,7 +210,7 @@ until the curve says otherwise."""
 def _regress(
     columns: Floats, y: Floats, weights: Floats, spread: float, random: np.random.Generator
 ) -> tuple[Floats, Floats, float] | None:
-    """Draws of coefficients and of the noise, and the log evidence; None if no draw has the signs of a curve."""
+    """Draws of coefficients and of the noise, and the log evidence; None where the columns say nothing."""
     centre = float(np.average(y, weights=weights))
     target = (y - centre) / spread
     precision = np.diag(PRIOR_SCALES**-2.0)
@@ -234,7 +239,10 @@ def _regress(
     draws = mean + (noise / np.sqrt(noise2))[:, None] * (random.standard_normal((NUM_DRAWS, len(mean))) @ root.T)
     is_curve = np.all(draws[:, 1:] >= 0, axis=1)
     if not is_curve.any():
-        return None
+        # A straight line, say: the nearest curve that is one must do, if no other exponent has a better one.
+        draws[:, 1:] = np.maximum(draws[:, 1:], 0.0)
+        is_curve[:] = True
+        evidence += IMPOSSIBLE
     evidence += float(np.log(is_curve.mean()))
     kept = draws[is_curve] * spread
     kept[:, 0] += centre

@@ -146,7 +146,7 @@ def _with_link(
             f"The network was not the bottleneck: its bytes need only {needed:.0%} of a step on this link. What else "
             "took the time, this log cannot tell."
         )
-        verdict = Verdict("compute" if compute is None else "unknown", 1 - needed, 0.5, why, evidence)
+        verdict = Verdict("unknown", 1 - needed, 0.5, why, evidence)
     return NetworkEstimate(verdict, num_bytes, link_seconds, compute, said, warnings)
 
 

@@ -11,6 +11,8 @@ FEWEST_EVALUATIONS = 5
 SIGNIFICANT = 0.05
 LATE_SHARE = 1 / 3
 """Of the evaluations: the end of the run, whose trend is tested."""
+SMALLEST_GROWTH = 0.005
+"""Of a gap, in nats: less matters to nobody, however sure it is."""
 NUM_AROUND_BEST = 2
 """Evaluations on either side of the best one that stand for its level: itself it may have been lucky."""
 
@@ -47,15 +49,18 @@ def find_overfitting(
     num_late = max(FEWEST_EVALUATIONS - 1, round(len(x) * LATE_SHARE))
     slope, slope_p = _rising_trend(x[-num_late:], dev[-num_late:])
     best = int(np.argmin(dev))
-    # Two questions are asked, so each answer must be twice as clear (Bonferroni).
-    rise_p = min(1.0, 2 * min(slope_p, _level_test(dev, best, num_late)))
+    around = [i for i in range(best - NUM_AROUND_BEST, best + NUM_AROUND_BEST + 1) if i != best]
+    before = list(range(best - 2 * NUM_AROUND_BEST, best))
+    levels = [_level_test(dev, places, num_late) for places in (around, before)]
+    # Three questions are asked, so each answer must be three times as clear (Bonferroni).
+    rise_p = min(1.0, 3 * min(slope_p, *levels))
     gap_p: float | None = None
     gap_ends: tuple[float | None, float | None] = (None, None)
     if train_losses is not None:
         gap_p, gap_ends = _gap_trend(x, dev - np.asarray(train_losses, dtype=np.float64))
     return Overfitting(
         is_overfitting=rise_p < SIGNIFICANT,
-        is_memorising=gap_p is not None and gap_p < SIGNIFICANT and (gap_ends[1] or 0.0) > 0,
+        is_memorising=gap_p is not None and gap_p < SIGNIFICANT and _is_growing(*gap_ends),
         rise_p=rise_p,
         gap_p=gap_p,
         best_step=int(x[best]),
@@ -65,6 +70,11 @@ def find_overfitting(
         gap_begin=gap_ends[0],
         gap_end=gap_ends[1],
     )
+
+
+def _is_growing(begin: float | None, end: float | None) -> bool:
+    """Whether a gap is one, and grows by more than rounding does."""
+    return begin is not None and end is not None and end > 0 and end - begin > SMALLEST_GROWTH
 
 
 def _gap_trend(x: Floats, gap: Floats) -> tuple[float, tuple[float, float]]:
@@ -99,15 +109,15 @@ def _neighbour_correlation(residual: Floats) -> float:
     return float(np.clip(residual[1:] @ residual[:-1] / power, 0.0, 0.8))
 
 
-def _level_test(dev: Floats, best: int, num_late: int) -> float:
-    """How likely the last losses lie above those around the best one by chance (Welch); 1 where both are the same."""
+def _level_test(dev: Floats, places: list[int], num_late: int) -> float:
+    """How likely the last losses lie above those at some places by chance (Welch); 1 where both are the same."""
     from scipy.special import stdtr
 
-    around = [i for i in range(best - NUM_AROUND_BEST, best + NUM_AROUND_BEST + 1) if i != best and 0 <= i < len(dev)]
     first_late = len(dev) - max(2, num_late // 2)
-    if len(around) < 2 or max(around) >= first_late:
+    known = [place for place in places if 0 <= place < len(dev)]
+    if len(known) < 2 or max(known) >= first_late:
         return 1.0
-    level, late = dev[around], dev[first_late:]
+    level, late = dev[known], dev[first_late:]
     variances = [max(1e-18, float(np.var(each, ddof=1)) / len(each)) for each in (level, late)]
     total = sum(variances)
     freedom = total**2 / sum(v**2 / (len(each) - 1) for v, each in zip(variances, (level, late), strict=True))

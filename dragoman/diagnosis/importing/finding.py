@@ -81,6 +81,7 @@ def read_foreign_run(paths: Sequence[Path]) -> ForeignRun:
         state = max(found.states, key=_checkpoint_number)
         huggingface.read_trainer_state(state, run)
         run.sources.append(str(state))
+    run.finish()
     _read_curves(found, run)
     # That a text says nothing of training is no failure of a training.
     if run.is_empty and run.trainer == "unknown" and not any(failure.evidence for failure in run.failures):

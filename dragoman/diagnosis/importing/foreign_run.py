@@ -53,6 +53,7 @@ class ForeignRun:
     _stride: int = 1
     _num_train_records: int = 0
     _newest_step: int = -1
+    _left_out: tuple[int, dict[str, Any]] | None = None
 
     def add_train(self, step: int, **figures: Any) -> None:
         """A logged step. Figures: loss, learning_rate, gradient_norm, seconds_per_step, target_tokens_per_second,
@@ -62,9 +63,16 @@ class ForeignRun:
             return
         self._watch_for_nan(step, figures)
         self._num_train_records += 1
-        if self._num_train_records % self._stride == 0:
+        self._left_out = None if self._num_train_records % self._stride == 0 else (step, figures)
+        if self._left_out is None:
             self._add("train", step, figures)
         self._newest_step = step
+
+    def finish(self) -> None:
+        """Nothing more comes: the last step is kept, whatever was thinned out."""
+        if self._left_out is not None:
+            self._add("train", *self._left_out)
+            self._left_out = None
 
     def add_evaluation(self, step: int, **figures: Any) -> None:
         """A judgement on the dev set. Figures: loss, bleu (of translations, 0 to 100), teacher_forced_bleu (0 to 1),

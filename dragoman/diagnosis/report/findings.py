@@ -163,11 +163,15 @@ class Findings:
 
 def smooth_at(steps: Floats, values: Floats, at: Floats) -> Floats:
     """The mean of noisy values around some steps: over as many as lie between two of those steps."""
-    width = float(np.median(np.diff(at))) if len(at) > 1 else float(steps[-1] - steps[0])
+    half = (float(np.median(np.diff(at))) if len(at) > 1 else float(steps[-1] - steps[0])) / 2
+    # As far on either side: a mean over what came before would lag behind a falling curve.
+    reach = np.minimum(half, np.maximum(half / 4, float(steps[-1]) - at))
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    first = np.searchsorted(steps, at - width, side="right")
-    last = np.maximum(np.searchsorted(steps, at, side="right"), np.minimum(first + 1, len(steps)))
-    first = np.minimum(first, last - 1)
+    first = np.searchsorted(steps, at - reach, side="left")
+    last = np.searchsorted(steps, at + reach, side="right")
+    # Where no value lies so near, the next one must do.
+    first = np.minimum(first, len(steps) - 1)
+    last = np.maximum(last, first + 1)
     return np.asarray((sums[last] - sums[first]) / (last - first), dtype=np.float64)
 
 

@@ -37,7 +37,7 @@ class LearningRates:
         return self.settings is not None or len(self.recorded[0]) > 0
 
     @property
-    def worst_deviation(self) -> float | None:
+    def typical_deviation(self) -> float | None:
         """Of recorded rates from the formula, as a share; None where one of them is missing."""
         steps, rates = self.recorded
         if self.settings is None or not len(steps):

@@ -139,7 +139,7 @@ def test_bleu_rises_and_levels_off():
 def test_no_loss_is_forecast_below_nothing_and_no_bleu_above_a_hundred():
     schedule = Schedule(RATES["fixed"], NUM_STEPS)
     progress = np.sqrt(STEPS / LAST_STEP) + np.random.default_rng(0).normal(0, 0.01, len(STEPS))
-    falling = fit_curve(STEPS, 2.0 - 1.9 * progress, schedule)
+    falling = fit_curve(STEPS, 2.0 - 1.9 * progress, schedule, bound=0.0)
     rising = fit_curve(STEPS, 5.0 + 90.0 * progress, schedule, is_rising=True, bound=100.0)
     assert falling is not None
     assert rising is not None

@@ -63,10 +63,14 @@ def _restart_sentences(restarts: list[Restart], lost: float, seconds: float) -> 
     causes = sorted({restart.cause for restart in restarts if restart.cause})
     share = f" ({lost / seconds:.1%})" if seconds else ""
     return [
-        f"It was started again {len(restarts)} times; {again:,} steps had to be made again, and {describe_hours(lost)} "
-        f"were lost{share}, the time without a sign of life included.",
+        f"It was started again {_times(len(restarts))}; {again:,} steps had to be made again, and "
+        f"{describe_hours(lost)} were lost{share}, the time without a sign of life included.",
         *(f"Cause: {cause}" for cause in causes[:5]),
     ]
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def _phases(findings: Findings) -> Table | None:

@@ -21,7 +21,7 @@ def answer_learning_rate(findings: Findings) -> Answer:
         peak = int(np.argmax(values))
         answer = f"It peaks at {values[peak]:.3e} at step {int(steps[peak]):,} and ends at {values[-1]:.3e}."
         return Answer(QUESTION, answer, [rates.assumption], 0.7, [chart], missing=["The formula of its schedule."])
-    deviation = rates.worst_deviation
+    deviation = rates.typical_deviation
     sentences = [*explain_schedule(rates.settings, rates.width)]
     if deviation is not None:
         sentences.append(f"Recorded rates agree with the formula: they differ by {deviation:.1%} in the middle.")

@@ -30,7 +30,8 @@ def answer_network(findings: Findings) -> Answer:
 
 
 def _short_answer(verdict: Verdict) -> str:
-    if verdict.bottleneck == "unknown":
+    # What held a run back may be unknown, and yet that it was not the network be known.
+    if verdict.bottleneck == "unknown" and not verdict.confidence:
         return verdict.why
     return f"{'Yes' if verdict.bottleneck == 'network' else 'No'}. {verdict.why}"
 

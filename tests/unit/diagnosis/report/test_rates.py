@@ -76,10 +76,10 @@ def test_a_run_that_kept_to_its_formula_does_not_deviate(tmp_path):
     # A record of step s shows the rate of its update, before which s - 1 were made.
     kept = rates_of(tmp_path, TRANSFORMER, recorded(lambda step: formula(step - 1)))
     halved = rates_of(tmp_path, TRANSFORMER, recorded(lambda step: formula(step - 1) / 2))
-    assert kept.worst_deviation == pytest.approx(0, abs=1e-9)
-    assert halved.worst_deviation == pytest.approx(0.5)
-    assert rates_of(tmp_path, TRANSFORMER).worst_deviation is None
-    assert rates_of(tmp_path, "", [1e-3] * 10).worst_deviation is None
+    assert kept.typical_deviation == pytest.approx(0, abs=1e-9)
+    assert halved.typical_deviation == pytest.approx(0.5)
+    assert rates_of(tmp_path, TRANSFORMER).typical_deviation is None
+    assert rates_of(tmp_path, "", [1e-3] * 10).typical_deviation is None
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_whatever_a_stranger_set_and_recorded_there_is_a_rate(tmp_path_factory, 
     found = rates_of(tmp_path_factory.mktemp("run"), config, rates, facts={"width": width})
     assert all(math.isfinite(found.rate(step)) for step in (0, 1, 5_000, 10**6, 2**53))
     assert np.all(np.isfinite(Schedule(found.rate, 10**6).learned(np.array([0.0, 5e5, 1e6]))))
-    assert found.worst_deviation is None or found.worst_deviation >= 0
+    assert found.typical_deviation is None or found.typical_deviation >= 0
