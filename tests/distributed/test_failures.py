@@ -65,6 +65,7 @@ def test_an_exception_in_one_rank_ends_all_and_is_told_once(config: Path, tmp_pa
     assert seconds_to_end < LONGEST_END_SECONDS
 
 
+@pytest.mark.slow
 def test_a_rank_that_runs_out_of_memory_says_what_to_do(config: Path, tmp_path: Path):
     environment = sabotaged(
         tmp_path / "sabotage",
@@ -96,6 +97,7 @@ def test_a_rank_that_dies_at_the_same_step_every_time_is_not_started_for_ever(co
     assert read_records(training.run, "restart")
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_killed_launcher(config: Path, tmp_path: Path):
     with Training(tmp_path / "run", config, "--workers", 2) as training:
         training.wait_for_step(3)

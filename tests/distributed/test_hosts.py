@@ -46,6 +46,7 @@ def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_here(2, tmp_path_factory.mktemp("undisturbed") / "run", config)
 
 
+@pytest.mark.slow
 def test_hosts_train_what_one_machine_trains_and_say_who_does_what(rig: Rig, config: Path, tmp_path: Path):
     here = train_here(1, tmp_path / "here", config, "--set", "training.max_steps=10")
     run = tmp_path / "run"

@@ -103,6 +103,7 @@ def test_the_run_says_all_along_how_wrong_the_prediction_was(rehearsed: Path):
         assert record["prediction_error"] == pytest.approx(record["seconds_per_step"] / expected - 1)
 
 
+@pytest.mark.slow
 def test_a_rehearsed_run_ends_bit_identical_to_one_that_was_not(rehearsed: Path, plain: Path):
     assert learned_bytes(rehearsed, STEPS) == learned_bytes(plain, STEPS)
     losses = [[record["loss"] for record in read_records(run, "train")] for run in (rehearsed, plain)]
@@ -200,6 +201,7 @@ def play_rank(rank: int, port: int, config: Path, answers: multiprocessing.Queue
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_every_rank_has_measured_the_same(settings: Path):
     """What each decides from its measurements, such as how many steps follow, must be what all decide, or they hang."""
     context = multiprocessing.get_context("forkserver")

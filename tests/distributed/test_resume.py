@@ -81,7 +81,7 @@ def test_continue_starts_a_run_that_is_not_there_and_goes_on_with_one_that_is(
 @pytest.mark.parametrize(
     ("send", "number"),
     [
-        (os.kill, signal.SIGTERM),
+        pytest.param(os.kill, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(os.killpg, signal.SIGINT, marks=pytest.mark.slow),  # as a Ctrl-C, to the whole group of processes
     ],
 )
@@ -148,8 +148,9 @@ def cut_off(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [("model.safetensors", flip_a_bit), pytest.param("optimizer.safetensors", cut_off, marks=pytest.mark.slow)],
+    [("model.safetensors", flip_a_bit), ("optimizer.safetensors", cut_off)],
 )
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     dragoman: Run, short_run: Path, name: str, damage: Callable[[Path], None]
 ):

@@ -38,6 +38,7 @@ def test_three_workers_share_four_virtual_workers_unevenly(dragoman: Run, config
     assert train_losses(tmp_path / "run3") == pytest.approx(train_losses(tmp_path / "run1"), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_untrained_model_scores_near_zero(dragoman: Run, config: Path, tmp_path: Path):
     dragoman(
         "train", config, "--workers", 2, "--run-dir", tmp_path / "run", "--set", "training.max_steps=1",

@@ -60,6 +60,7 @@ def test_separate_vocabularies_all_the_way(dragoman: Run, tmp_path: Path):
     assert dragoman("translate", run, "--beam-size", 1, input="The dog sleeps.\n").stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_two_text_files_become_a_judged_translator(dragoman: Run, tmp_path: Path):
     dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 400)
     run = tmp_path / "run"

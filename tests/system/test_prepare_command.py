@@ -129,7 +129,7 @@ def mtimes(folder: Path, pattern: str) -> dict[str, int]:
     ("pattern", "number"),
     [
         pytest.param("cleaned/*.json", 1, marks=pytest.mark.slow),
-        ("cleaned/*.json", 12),
+        pytest.param("cleaned/*.json", 12, marks=pytest.mark.slow),
         pytest.param("shuffled/*.json", 2, marks=pytest.mark.slow),
         ("encoded/*.json", 2),
     ],
@@ -180,7 +180,11 @@ def test_killed_again_and_again_at_random_moments(files: Files, expected: dict[s
 
 @pytest.mark.parametrize(
     ("pattern", "number"),
-    [("lock", 1), pytest.param("cleaned/*.json", 2, marks=pytest.mark.slow), ("encoded/*.json", 1)],
+    [
+        ("lock", 1),
+        pytest.param("cleaned/*.json", 2, marks=pytest.mark.slow),
+        pytest.param("encoded/*.json", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_control_c_ends_quickly_with_one_sentence_and_keeps_the_work(
     files: Files, expected: dict[str, object], tmp_path: Path, pattern: str, number: int

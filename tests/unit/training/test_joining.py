@@ -89,7 +89,10 @@ def test_a_host_with_older_settings_of_the_run_gets_the_newer(store, tmp_path):
 
 
 @pytest.mark.parametrize("error", [UserError("There is nothing to resume."), UsageError("That makes no sense.")])
-def test_where_the_run_cannot_be_made_ready_all_end_with_the_same_code_and_one_says_why(store, error, capsys):
+def test_where_the_run_cannot_be_made_ready_all_end_with_the_same_code_and_one_says_why(
+    store, error, capsys, monkeypatch
+):
+    monkeypatch.setattr(joining, "LAST_WORDS_SECONDS", 0.01)  # the other one comes only after it has gone
     refuse(store, error)
     with pytest.raises(EndedError, match=str(error.exit_code)):
         _agree_on_run(meeting(store, 1), not_called)

@@ -1,0 +1,42 @@
+"""Photographs the first screen of a report: `python docs/take_screenshots.py runs/demo` (needs chromium)."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCREENS = {"report-light.png": "light", "report-dark.png": "dark"}
+SIZE = "1200,1150"
+SECONDS = 60
+
+
+def main() -> int:
+    """Both pictures, beside this file."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        print("There is no chromium on this machine: apt-get install chromium.", file=sys.stderr)
+        return 1
+    page = Path(sys.argv[1]) / "report.html"
+    for name, theme in SCREENS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            # The page follows the reader's wish by itself; here it is told.
+            themed = Path(folder) / "report.html"
+            text = page.read_text(encoding="utf-8").replace("<html ", f'<html data-theme="{theme}" ', 1)
+            themed.write_text(text, encoding="utf-8")
+            picture = Path(__file__).parent / name
+            options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}"]
+            command = [
+                browser,
+                *options,
+                f"--user-data-dir={folder}/profile",
+                f"--screenshot={picture}",
+                themed.as_uri(),
+            ]
+            subprocess.run(command, check=True, timeout=SECONDS, stderr=subprocess.DEVNULL)
+            print(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
