@@ -1,7 +1,7 @@
 """Judging a model on the dev set during training, the work shared over the ranks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,12 @@ import torch
 
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.world import World
-from dragoman.corpus.batching import fixed_batches, pad_pairs
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.batching import Indices, MicroBatch, fixed_batches, pad_pairs
+from dragoman.corpus.prepared import PreparedCorpus, SplitName
 from dragoman.corpus.tokenizer import EOS_ID
 from dragoman.evaluation.scores import score_translations, teacher_forced_bleu
 from dragoman.evaluation.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
+from dragoman.model.loss import LossSums
 from dragoman.model.mode import evaluating
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import Settings
@@ -95,8 +96,9 @@ def evaluate_on_dev(
     is_interrupted = False
     try:
         with evaluating(model):
-            _teacher_force_share(share, model, corpus, settings, world, check)
-            _judge_train_sample(share, model, corpus, settings, world, check)
+            forcing = _TeacherForcing(model, corpus, settings, world, check)
+            forcing.judge_dev(share)
+            forcing.judge_train_sample(share)
             share.translations = _translator(model, corpus, settings).translate_share(
                 sources, world.rank, world.size, lambda _num: check("translating the dev set")
             )
@@ -134,49 +136,48 @@ def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) 
     )
 
 
-@torch.no_grad()
-def _teacher_force_share(
-    share: _Share,
-    model: Transformer,
-    corpus: PreparedCorpus,
-    settings: Settings,
-    world: World,
-    check: Callable[[str], None],
-) -> None:
-    """Losses and predictions of this rank's batches, fed with the reference."""
-    pairs, precision = corpus.split("dev"), settings.training.precision
-    for part in fixed_batches(pairs, BATCH_TOKENS)[world.rank :: world.size]:
-        check("judging the dev set")
-        batch = pad_pairs([pairs.source(i) for i in part], [pairs.target(i) for i in part])
-        sums = teacher_forced_loss(model, batch, precision, settings.training.label_smoothing)
-        share.smoothed_sum += float(sums.smoothed)
-        share.plain_sum += float(sums.plain)
-        for index, ids in zip(part, teacher_forced_predictions(model, batch, precision), strict=True):
-            share.predictions.append((int(index), " ".join(map(str, ids))))
+@dataclass(frozen=True)
+class _TeacherForcing:
+    """A model fed with references, a rank's part of them."""
 
+    model: Transformer
+    corpus: PreparedCorpus
+    settings: Settings
+    world: World
+    check: Callable[[str], None]
+    """Called before every batch with what is done."""
 
-@torch.no_grad()
-def _judge_train_sample(
-    share: _Share,
-    model: Transformer,
-    corpus: PreparedCorpus,
-    settings: Settings,
-    world: World,
-    check: Callable[[str], None],
-) -> None:
-    """Losses of this rank's part of a sample of training pairs, as the dev set's are measured."""
-    pairs = corpus.split("train")
-    num_judged = min(pairs.num_pairs, corpus.split("dev").num_pairs, MAX_TRAIN_SAMPLE)
-    # Evenly over the whole split, which is shuffled: the same ones at every evaluation of every run on this corpus.
-    chosen = np.arange(num_judged) * (pairs.num_pairs // max(1, num_judged))
-    longest = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen])
-    chosen = chosen[longest < settings.data.max_tokens]  # longer ones are not trained on
-    for part in fixed_batches(pairs, BATCH_TOKENS, chosen)[world.rank :: world.size]:
-        check("judging training sentences")
-        batch = pad_pairs([pairs.source(i) for i in part], [pairs.target(i) for i in part])
-        sums = teacher_forced_loss(model, batch, settings.training.precision, settings.training.label_smoothing)
-        share.train_smoothed_sum += float(sums.smoothed)
-        share.num_train_tokens += int((pairs.target_lengths[part].astype(np.int64) + 1).sum())
+    @torch.no_grad()
+    def judge_dev(self, share: _Share) -> None:
+        """Losses and predictions of the dev set."""
+        precision = self.settings.training.precision
+        for part, batch, sums in self._batches("dev"):
+            share.smoothed_sum += float(sums.smoothed)
+            share.plain_sum += float(sums.plain)
+            for index, ids in zip(part, teacher_forced_predictions(self.model, batch, precision), strict=True):
+                share.predictions.append((int(index), " ".join(map(str, ids))))
+
+    @torch.no_grad()
+    def judge_train_sample(self, share: _Share) -> None:
+        """Losses of a sample of the training text, measured as the dev set's are."""
+        pairs = self.corpus.split("train")
+        num_judged = min(pairs.num_pairs, self.corpus.split("dev").num_pairs, MAX_TRAIN_SAMPLE)
+        # Evenly over the whole split, which is shuffled: the same ones at every evaluation of every run on this corpus.
+        chosen = np.arange(num_judged) * (pairs.num_pairs // max(1, num_judged))
+        longest = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen])
+        chosen = chosen[longest < self.settings.data.max_tokens]  # longer ones are not trained on
+        for part, _, sums in self._batches("train", chosen):
+            share.train_smoothed_sum += float(sums.smoothed)
+            share.num_train_tokens += int((pairs.target_lengths[part].astype(np.int64) + 1).sum())
+
+    def _batches(
+        self, split: SplitName, chosen: Indices | None = None
+    ) -> Iterator[tuple[Indices, MicroBatch, LossSums]]:
+        pairs, training = self.corpus.split(split), self.settings.training
+        for part in fixed_batches(pairs, BATCH_TOKENS, chosen)[self.world.rank :: self.world.size]:
+            self.check(f"judging the {split} set")
+            batch = pad_pairs([pairs.source(i) for i in part], [pairs.target(i) for i in part])
+            yield part, batch, teacher_forced_loss(self.model, batch, training.precision, training.label_smoothing)
 
 
 def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float, float, float]:

@@ -150,8 +150,8 @@ class Evidence:
     def num_ranks(self) -> int | None:
         """Processes that trained, as the last records say."""
         told = number_or_none(self.facts.get("num_ranks"))
-        if told is None and self.known.nodes and self.known.gpus_per_node:
-            told = self.known.nodes * self.known.gpus_per_node
+        if told is None and self.num_nodes and self.known.gpus_per_node:
+            told = self.num_nodes * self.known.gpus_per_node
         if told is None:
             rows = [record.get("work_seconds_by_rank") for record in self.train[-1:]]
             told = len(rows[0]) if rows and isinstance(rows[0], list) else None

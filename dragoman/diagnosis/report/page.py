@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +25,7 @@ NUM_DOTS = 5
 NUM_WARNINGS_SHOWN = 3
 NUM_LINES_SHOWN = 12
 """Longer text is folded."""
+_COLOUR = re.compile(r"(--[\w-]+): light-dark\((#\w+), (#\w+)\);")
 SURENESS = ((0.9, "certain"), (0.7, "quite sure"), (0.5, "likely"), (0.0, "a guess"))
 
 
@@ -72,7 +74,7 @@ def render_page(report: Report | Comparison) -> str:
             drawings={key: drawing for key, drawing in drawings.items() if drawing.svg},
             hover=hover_data(all_charts),
             verdict=read_verdict(report.facts),
-            style=Markup(_own_file("page.css")),  # noqa: S704 a file of this package
+            style=Markup(_style()),  # noqa: S704 a file of this package
             script=Markup(script),  # noqa: S704 a file of this package
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             num_warnings_shown=NUM_WARNINGS_SHOWN,
@@ -180,6 +182,18 @@ def _script_json(value: object) -> Markup:
     for character in "<>&'":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 nothing of it can end the element
+
+
+def _style() -> str:
+    """page.css with its colours for light and dark spelled out: browsers of before 2024 do not know light-dark()."""
+    style = _own_file("page.css")
+    dark = "".join(f"{name}:{colour};" for name, _, colour in _COLOUR.findall(style))
+    # Paper is white: on it the dark colours hold for nobody.
+    return (
+        _COLOUR.sub(r"\1: \2;", style)
+        + f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{{dark}}} }}\n'
+        + f'@media screen {{ :root[data-theme="dark"] {{{dark}}} }}\n'
+    )
 
 
 def _own_file(name: str) -> str:

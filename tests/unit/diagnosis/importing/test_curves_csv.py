@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from foreign_logs import of_kind
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,10 +24,6 @@ def table(folder: Path, text: str, name: str = "curves.csv") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
 
 
 def test_exports_of_tensorboard_are_named_by_their_files(tmp_path):

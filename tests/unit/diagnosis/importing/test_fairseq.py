@@ -3,11 +3,11 @@
 import math
 
 import pytest
+from foreign_logs import of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.importing.fairseq import FairseqReader, is_own_line
-from dragoman.diagnosis.importing.foreign_run import ForeignRun
 from dragoman.diagnosis.importing.log_figures import time_of, transformer_factor
 
 START = """\
@@ -36,19 +36,7 @@ VALID = (
     "2023-06-13 17:32:41 | INFO | valid | epoch 143 | valid on 'valid' subset | loss 4.361 | nll_loss 2.644 | "
     "length 4.375 | ppl 6.25 | bleu 29.52 | wps 88225 | wpb 21176.3 | bsz 666.3 | num_updates 40297 | best_bleu 30.53"
 )
-
-
-def read(*lines: str) -> ForeignRun:
-    run = ForeignRun()
-    reader = FairseqReader(run)
-    for line in lines:
-        reader.read(line)
-    reader.finish()
-    return run
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
+read = reading_with(FairseqReader)
 
 
 def test_a_training_line_is_converted_to_nats_and_seconds():

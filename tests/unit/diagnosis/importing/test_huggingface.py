@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from foreign_logs import of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,17 +47,7 @@ def read_state(folder, state) -> ForeignRun:
     return run
 
 
-def read(*lines: str) -> ForeignRun:
-    run = ForeignRun()
-    reader = HfReader(run)
-    for line in lines:
-        reader.read(line)
-    reader.finish()
-    return run
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
+read = reading_with(HfReader)
 
 
 def bar(step: int, num_steps: int, elapsed: str) -> str:

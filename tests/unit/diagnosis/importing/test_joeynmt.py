@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from foreign_logs import of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.importing.foreign_run import ForeignRun
 from dragoman.diagnosis.importing.joeynmt import JoeyReader, is_own_line
 
 INFO = "2022-02-25 16:01:48,287 - INFO - joeynmt"
@@ -64,19 +64,7 @@ END = [
     "2024-01-15 13:25:20,302 - INFO - joeynmt.prediction - Evaluation result (greedy): bleu:  95.06, 0.0860[sec]",
 ]
 FILE = "Steps: 2000     loss: 25.81088  acc: 0.61057    ppl: 5.00362    bleu: 57.30290  LR: 0.00100000  *"
-
-
-def read(*lines: str) -> ForeignRun:
-    run = ForeignRun()
-    reader = JoeyReader(run)
-    for line in lines:
-        reader.read(line)
-    reader.finish()
-    return run
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
+read = reading_with(JoeyReader)
 
 
 def test_training_lines():

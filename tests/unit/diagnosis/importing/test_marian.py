@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from foreign_logs import of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.importing.foreign_run import ForeignRun
 from dragoman.diagnosis.importing.marian import MarianReader, is_own_line
 
 START = """\
@@ -58,19 +58,7 @@ VALID = [
     "[2021-05-27 00:53:39] [valid] Ep. 1 : Up. 5000 : perplexity : 41.8906 : stalled 4 times (last best: 4.24112)",
     "[2021-05-27 00:53:45] [valid] Ep. 1 : Up. 5000 : bleu : 3.71 : new best",
 ]
-
-
-def read(*lines: str) -> ForeignRun:
-    run = ForeignRun()
-    reader = MarianReader(run)
-    for line in lines:
-        reader.read(line)
-    reader.finish()
-    return run
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
+read = reading_with(MarianReader)
 
 
 def test_training_lines():

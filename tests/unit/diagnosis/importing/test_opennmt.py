@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from foreign_logs import of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.importing.foreign_run import ForeignRun
 from dragoman.diagnosis.importing.log_figures import evaluation_step
 from dragoman.diagnosis.importing.opennmt import OpenNmtReader, is_own_line
 
@@ -45,19 +45,7 @@ STEP_3 = (
     "[2024-06-07 10:00:00,000 INFO] Step 550/10000; acc: 12.3; ppl: 345.6; xent: 5.84; aux: 0.000; lr: 1.00e-04; "
     "sents:    3200; bsz:  123/ 130/ 4; 1234/1345 tok/s;     34 sec;"
 )
-
-
-def read(*lines: str) -> ForeignRun:
-    run = ForeignRun()
-    reader = OpenNmtReader(run)
-    for line in lines:
-        reader.read(line)
-    reader.finish()
-    return run
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
+read = reading_with(OpenNmtReader)
 
 
 def test_training_lines():

@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from foreign_logs import of_kind
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
@@ -37,10 +38,6 @@ def read(*paths: Path) -> ForeignRun:
     run = ForeignRun()
     read_events(paths, run)
     return run
-
-
-def of_kind(run: ForeignRun, kind: str) -> list[dict]:
-    return [record for record in run.records if record["kind"] == kind]
 
 
 @pytest.fixture

@@ -1,0 +1,26 @@
+"""Reading excerpts of other trainers' logs, as the tests of every reader do."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dragoman.diagnosis.importing.finding import LogReader
+from dragoman.diagnosis.importing.foreign_run import ForeignRun
+
+
+def reading_with(reader_class: type[LogReader]) -> Callable[..., ForeignRun]:
+    """A function that reads lines with this reader and gives the run."""
+    return partial(_read, reader_class)
+
+
+def _read(reader_class: type[LogReader], *lines: str) -> ForeignRun:
+    run = ForeignRun()
+    reader = reader_class(run)
+    for line in lines:
+        reader.read(line)
+    reader.finish()
+    return run
+
+
+def of_kind(run: ForeignRun, kind: str) -> list[dict[str, Any]]:
+    return [record for record in run.records if record["kind"] == kind]
