@@ -13,7 +13,6 @@ from dragoman.diagnosis.network_estimate import (
     NetworkEstimate,
     Setting,
     estimate_network,
-    find_device,
     shape_of,
     tokens_of_sentences,
 )
@@ -23,7 +22,6 @@ from dragoman.diagnosis.report.machines import MachineSeries, read_machines
 from dragoman.diagnosis.report.rates import LearningRates, learning_rates
 from dragoman.diagnosis.step_times import StepTimes, describe_step_times
 from dragoman.model.presets import ModelShape
-from dragoman.run.errors import UsageError
 from dragoman.run.status import number_or_none
 
 HALF_GRADIENTS = ("fairseq",)
@@ -187,11 +185,6 @@ def _network_setting(evidence: Evidence, times: StepTimes) -> Setting:
     facts, known = evidence.facts, evidence.known
     gpus = facts.get("gpus")
     gpu = known.gpu or (gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], str) else None)
-    if known.gpu and find_device(known.gpu) is None:
-        from dragoman.diagnosis.hardware import load_hardware
-
-        load_hardware().device(known.gpu)  # an error that names the nearest known one
-        raise UsageError(f"--gpu {known.gpu} is not known.")
     assumptions: list[str] = []
     precision = str(facts.get("precision") or evidence.training.get("precision") or "fp32")
     is_half = precision in ("fp16", "bf16") and evidence.trainer in HALF_GRADIENTS
@@ -218,6 +211,10 @@ def _tokens_per_rank(evidence: Evidence, times: StepTimes, assumptions: list[str
     _, rates = curve(evidence.train, "target_tokens_per_second")
     if len(rates) and ranks:
         return float(np.median(rates)) * times.median / ranks
+    objects = number_or_none(facts.get("objects_per_second"))
+    if objects and ranks:
+        # Source and target tokens of all ranks together, over whole steps.
+        return objects / 2 * times.mean / ranks
     sentences = number_or_none(facts.get("batch_sentences_per_rank"))
     if not sentences:
         return None

@@ -25,7 +25,9 @@ def write_report(report: Report | Comparison, folder: Path) -> dict[str, Path]:
         for ending, text in texts.items():
             write_text(place.report(ending), text, is_durable=False)
     except OSError as error:
-        raise UserError(f"The report cannot be written to {folder}: {error.strerror}.") from None
+        raise UserError(
+            f"The report cannot be written to {folder}: {error.strerror}. Choose another folder with --output."
+        ) from None
     return {ending: place.report(ending) for ending in texts}
 
 
