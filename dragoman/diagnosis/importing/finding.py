@@ -25,6 +25,7 @@ LOG_NAME = re.compile(
 )
 EVENTS_MARK = "tfevents"
 STATE_NAME = "trainer_state.json"
+_STEP = re.compile(r"(?:[Gg]lobal step |\bStep:? {1,9}|\bUp\. |\bnum_updates[=: ]{1,3})(\d{1,15})\b", re.ASCII)
 _DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 
 
@@ -125,8 +126,7 @@ def _read_logs(paths: Sequence[Path], run: ForeignRun, is_explicit: bool) -> Non
     own = [log for log in logs if log.trainer == trainer or (is_explicit and log.trainer is None)]
     if trainer is None and not is_explicit:
         own = [log for log in own if not log.is_empty]
-    if all(log.first_date for log in own):
-        own.sort(key=lambda log: log.first_date or ())
+    own = _in_order(own)
     # Failures last: whether training went on after one, the others must have seen before.
     watches: list[LogReader] = [NcclWatch(run), FailureWatch(run)]
     if trainer is not None:
@@ -138,6 +138,21 @@ def _read_logs(paths: Sequence[Path], run: ForeignRun, is_explicit: bool) -> Non
                 watch.read(line)
     for watch in watches:
         watch.finish()
+
+
+def _in_order(logs: list[Log]) -> list[Log]:
+    """By their first dates, or else by their first steps; as they were given where neither is known of all."""
+    if len(logs) < 2:
+        return logs
+    if all(log.first_date for log in logs):
+        return sorted(logs, key=lambda log: log.first_date or ())
+    steps = {log.path: _first_step(log.path) for log in logs}
+    return logs if None in steps.values() else sorted(logs, key=lambda log: steps[log.path] or 0)
+
+
+def _first_step(path: Path) -> int | None:
+    lines = islice(read_lines(path), MAX_SNIFFED_LINES)
+    return next((int(match[1]) for line in lines if (match := _STEP.search(line[:500]))), None)
 
 
 def look_at(path: Path) -> Log:

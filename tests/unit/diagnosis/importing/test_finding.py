@@ -100,11 +100,19 @@ def test_files_of_one_run_are_read_in_the_order_of_their_dates(tmp_path):
     assert run.sources == [str(tmp_path / "z.log"), str(tmp_path / "a.log")]
 
 
-def test_files_without_dates_keep_the_order_they_were_given_in(tmp_path):
+@pytest.mark.parametrize("names", [("a.out", "z.out"), ("z.out", "a.out")])
+def test_files_without_dates_are_read_in_the_order_of_their_steps(tmp_path, names):
     first = EXCERPTS["OpenSeq2Seq"]
     (tmp_path / "z.out").write_text(first)
     (tmp_path / "a.out").write_text(first.replace("step 100", "step 900"))
-    assert train_steps(read_foreign_run([tmp_path / "z.out", tmp_path / "a.out"])) == [100, 900]
+    assert train_steps(read_foreign_run([tmp_path / name for name in names])) == [100, 900]
+
+
+def test_files_without_dates_or_steps_keep_the_order_they_were_given_in(tmp_path):
+    (tmp_path / "z.out").write_text("*** Using horovod\nssh: Could not resolve hostname a: Name or service not known\n")
+    (tmp_path / "a.out").write_text(EXCERPTS["OpenSeq2Seq"])
+    run = read_foreign_run([tmp_path / "z.out", tmp_path / "a.out"])
+    assert run.sources == [str(tmp_path / "z.out"), str(tmp_path / "a.out")]
 
 
 def test_figures_of_tensorboard_are_added_to_those_of_the_log(tmp_path):
