@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dragoman.diagnosis.report.parts import Comparison, Report
 
 PACKED = (".gz", ".xz", ".bz2", ".zst")
+MAX_NAMED = 5
 
 Sources = Annotated[
     list[Path],
@@ -127,14 +128,28 @@ def _group(sources: Sequence[Path], is_each_its_own: bool) -> list[list[Path]]:
 
 def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = False) -> RunFolder:
     """The run folder that was named, or the one that a foreign run is imported into."""
-    run = RunFolder(paths[0])
-    if len(paths) == 1 and run.exists and not is_foreign:
+    if len(paths) == 1 and not is_foreign and (run := _own_run(paths[0])) is not None:
         return run
     from dragoman.diagnosis.importing.writing import import_run
 
     folder = RunFolder(run_dir) if run_dir else _place_for(paths)
     import_run(list(paths), folder)
     return folder
+
+
+def _own_run(path: Path) -> RunFolder | None:
+    """The run of ours that a person points at: by its folder, or by its log or its records; None for anything else."""
+    run = RunFolder(path)
+    if run.exists:
+        return run
+    around = RunFolder(path.parent)
+    if path in (around.log, around.metrics) and around.exists:
+        return around
+    inside = [each for each in sorted(path.iterdir()) if RunFolder(each).exists] if path.is_dir() else []
+    if inside:
+        names = ", ".join(str(each) for each in inside[:MAX_NAMED])
+        raise UsageError(f"{path} holds {len(inside)} runs: name one, or several to compare ({names}).")
+    return None
 
 
 def _place_for(paths: Sequence[Path]) -> RunFolder:

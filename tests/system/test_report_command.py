@@ -98,6 +98,20 @@ def test_one_run_is_not_compared_with_itself(dragoman: Run, own_run: RunFolder, 
     assert "twice" in dragoman("report", own_run.path, own_run.path, code=2, cwd=tmp_path).stderr
 
 
+def test_a_folder_of_runs_is_not_taken_for_one(dragoman: Run, own_run: RunFolder):
+    done = dragoman("report", own_run.path.parent, code=2)
+    assert "holds 1 runs: name one" in done.stderr
+    assert str(own_run.path) in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl"])
+def test_a_run_is_known_by_its_log_too(dragoman: Run, tmp_path: Path, name):
+    run = write_own_run(tmp_path / "base", own_records(500))
+    run.log.write_text("*** Global step 100: ***     Train loss: 6.5 \n", encoding="utf-8")
+    assert json.loads(dragoman("report", run.path / name, "--json").stdout)["trainer"] == "dragoman"
+
+
 def test_a_foreign_log_with_what_its_owner_knows(dragoman: Run, log: Path):
     done = dragoman("report", log.name, *CLUSTER, "--price-per-hour", 12, "--json", cwd=log.parent)
     figures = json.loads(done.stdout)
