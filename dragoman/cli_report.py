@@ -148,7 +148,7 @@ def _own_run(path: Path) -> RunFolder | None:
     inside = [each for each in sorted(path.iterdir()) if RunFolder(each).exists] if path.is_dir() else []
     if inside:
         names = ", ".join(str(each) for each in inside[:MAX_NAMED])
-        raise UsageError(f"{path} holds {len(inside)} runs: name one, or several to compare ({names}).")
+        raise UsageError(f"{path} is a folder of runs: name one, or several to compare ({names}).")
     return None
 
 

@@ -100,7 +100,7 @@ def test_one_run_is_not_compared_with_itself(dragoman: Run, own_run: RunFolder, 
 
 def test_a_folder_of_runs_is_not_taken_for_one(dragoman: Run, own_run: RunFolder):
     done = dragoman("report", own_run.path.parent, code=2)
-    assert "holds 1 runs: name one" in done.stderr
+    assert "is a folder of runs: name one" in done.stderr
     assert str(own_run.path) in done.stderr
 
 
