@@ -67,6 +67,8 @@ def report(
     known = Known(nodes, gpus_per_node, gpu, link, price_per_hour)
     _check_known(known)
     groups = _group(sources, compare)
+    if run_dir and len(groups) > 1:
+        raise UsageError("--run-dir is for one foreign run; several are imported into folders of their own.")
     runs = [_as_run(group, run_dir) for group in groups]
     found = _build(runs, known)
     folder = output or (runs[0].path if len(runs) == 1 else free_run_dir("comparison"))
@@ -121,14 +123,16 @@ def _check_known(known: "Known") -> None:
 
 def _group(sources: Sequence[Path], is_each_its_own: bool) -> list[list[Path]]:
     """Which paths belong to one run: several files do, unless told otherwise; every folder is a run of its own."""
-    if len(sources) == 1 or is_each_its_own or any(path.is_dir() for path in sources):
+    if is_each_its_own or any(path.is_dir() or _own_run(path) for path in sources):
         return [[path] for path in sources]
     return [list(sources)]
 
 
 def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = False) -> RunFolder:
     """The run folder that was named, or the one that a foreign run is imported into."""
-    if len(paths) == 1 and not is_foreign and (run := _own_run(paths[0])) is not None:
+    if len(paths) == 1 and (run := _own_run(paths[0])) is not None:
+        if is_foreign:
+            raise UsageError(f"{run.path} is a run folder already: report and compare it as it is.")
         return run
     from dragoman.diagnosis.importing.writing import import_run
 

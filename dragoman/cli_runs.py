@@ -91,9 +91,10 @@ def watch(
 
 def verdict(run: RunArgument, json: Json = False) -> None:
     """Say what held a run back: computing, the network, its data, a slow machine or overhead, with the evidence."""
-    from dragoman.diagnosis.attribution import judge_run
+    from dragoman.diagnosis.report.evidence import read_evidence
+    from dragoman.diagnosis.report.findings import Findings
 
-    found = judge_run(open_run(run))
+    found = Findings(read_evidence(open_run(run))).verdict
     if json:
         print_json(found.to_json())
         return

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from dragoman.diagnosis.learning_curve import FURTHEST, CurveFit, RateOfStep, Schedule, fit_curve
 
 LARGEST_BLEU = 100.0
+NUM_LOOKS = 60
 FLAT_GAIN = {"loss": 0.005, "bleu": 0.1}
 """A curve is called flat where a tenth more steps brings less."""
 
@@ -19,12 +20,33 @@ class Prospect:
 
     more_steps: int
     now: float
+    """As it was measured last."""
     then: float
     low: float
     high: float
-    change: float
-    margin: float
-    """The change is this much more or less, nine times of ten."""
+    """An evaluation then will say something between these, nine times of ten."""
+    is_sound: bool
+    """Whether the interval stays away from what is possible at all: otherwise the curve is too steep for a forecast."""
+
+    @property
+    def change(self) -> float:
+        """From now to then."""
+        return self.then - self.now
+
+    @property
+    def margin(self) -> float:
+        """Half the interval."""
+        return (self.high - self.low) / 2
+
+    def scaled(self, factor: float) -> "Prospect":
+        """In another unit."""
+        return replace(
+            self, now=factor * self.now, then=factor * self.then, low=factor * self.low, high=factor * self.high
+        )
+
+    def to_json(self) -> dict[str, float | bool]:
+        """Plain values."""
+        return asdict(self) | {"change": self.change, "margin": self.margin}
 
 
 @dataclass(frozen=True)
@@ -34,31 +56,23 @@ class Forecast:
     figure: str
     fit: CurveFit
     last_step: int
+    last_value: float
     flat_from: int | None
     """The step from which on the curve is flat; None if that is beyond where it was looked for."""
 
     def after(self, more_steps: int) -> Prospect:
         """So many steps later."""
-        step = self.last_step + more_steps
-        now, then = self.fit.curve([self.last_step]), self.fit.curve([step])
-        change, low, high = self.fit.change(step)
-        return Prospect(
-            more_steps,
-            float(now.value[0]),
-            float(now.value[0]) + change,
-            float(then.low[0]),
-            float(then.high[0]),
-            change,
-            (high - low) / 2,
-        )
+        return self._prospect(self.fit, self.last_step + more_steps)
 
     def in_longer_run(self, rate: RateOfStep, num_steps: int) -> Prospect:
         """If the run were made anew with so many steps and another schedule, which has the same peak."""
-        fit = self.fit.under(Schedule(rate, num_steps))
-        now, then = self.fit.curve([self.last_step]), fit.curve([num_steps])
-        low, high, value = float(then.low[0]), float(then.high[0]), float(then.value[0])
-        begin = float(now.value[0])
-        return Prospect(num_steps - self.last_step, begin, value, low, high, value - begin, (high - low) / 2)
+        return self._prospect(self.fit.under(Schedule(rate, num_steps)), num_steps)
+
+    def _prospect(self, fit: CurveFit, step: int) -> Prospect:
+        expected = fit.predict([step])
+        low, high = float(expected.low[0]), float(expected.high[0])
+        is_sound = high < fit.bound if fit.is_rising else low > fit.bound
+        return Prospect(step - self.last_step, self.last_value, float(expected.value[0]), low, high, is_sound)
 
     @property
     def is_flat(self) -> bool:
@@ -80,17 +94,18 @@ def forecast(
     fit = fit_curve(steps, values, schedule, figure == "bleu", LARGEST_BLEU if figure == "bleu" else bound)
     if fit is None:
         return None
-    return Forecast(figure, fit, last_step, _flat_from(fit, last_step, FLAT_GAIN.get(figure, FLAT_GAIN["loss"])))
+    flat_from = _flat_from(fit, last_step, FLAT_GAIN.get(figure, FLAT_GAIN["loss"]))
+    return Forecast(figure, fit, last_step, float(values[-1]), flat_from)
 
 
 def _flat_from(fit: CurveFit, last_step: int, least_gain: float) -> int | None:
-    steps = np.geomspace(max(1.0, last_step / 10), last_step * FURTHEST / 1.1, 60)
-    gains = np.abs(fit.curve(steps.tolist()).value - fit.curve((1.1 * steps).tolist()).value)
-    flat = np.flatnonzero(gains < least_gain)
-    # The first step from which on it stays flat: a curve may pause in the middle of its schedule.
-    steep = np.flatnonzero(gains >= least_gain)
+    """The first step from which on it stays flat: a curve may pause in the middle of its schedule."""
+    steps = np.unique([*np.geomspace(max(1.0, last_step / 10), last_step * FURTHEST / 1.1, NUM_LOOKS), last_step])
+    gains = fit.curve(steps.tolist()).value - fit.curve((1.1 * steps).tolist()).value
+    # A curve that turns round brings nothing either.
+    steep = np.flatnonzero((-gains if fit.is_rising else gains) >= least_gain)
     first = int(steep[-1]) + 1 if len(steep) else 0
-    return int(steps[first]) if len(flat) and first < len(steps) else None
+    return int(steps[first]) if first < len(steps) else None
 
 
 def smallest_smoothed_loss(label_smoothing: float, vocab_size: int) -> float:

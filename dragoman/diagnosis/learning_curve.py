@@ -118,14 +118,6 @@ class CurveFit:
         """What evaluations at these steps will say."""
         return self._expect(np.asarray(steps, dtype=np.float64), 1.0)
 
-    def change(self, step: float) -> tuple[float, float, float]:
-        """From the last step to that one along the curve: expected, lowest and highest."""
-        values = self._values(np.array([self.last_step, step]))
-        changes = self._sign * (values[:, 1] - values[:, 0])
-        changes = changes + MODEL_ERROR * np.abs(np.median(changes)) * _spread(len(changes))
-        low, high = np.quantile(changes, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-        return float(np.median(changes)), float(low), float(high)
-
     @property
     def _sign(self) -> float:
         return -1.0 if self.is_rising else 1.0

@@ -5,7 +5,7 @@ is estimated from the device and the batch. A step that takes far longer than co
 need on the link, waited for the network, whatever the utilisation of its GPUs said.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dragoman.diagnosis.attribution import SHORTEST_STEP, Verdict
 from dragoman.diagnosis.bottleneck import BINDING_SHARE
@@ -19,8 +19,15 @@ from dragoman.run.units import format_bytes, format_rate
 
 FASTER_THAN_STATED = 1.15
 """Bytes that need so many times the step's time on a link cannot have gone over it."""
+NOT_THE_LINK = 2.5
+"""Bytes that need so many times the step's time say that the stated link is simply not the one."""
+MOST_OF_A_STEP = 0.7
+EXPLAINED_SHARE = 0.6
+"""Of a step, from which on computing is called its bottleneck."""
 TARGET_TOKENS_PER_SENTENCE = 30.5
 """Of the seeds' corpus, by a log that states tokens per second: an assumption for batches counted in sentences."""
+BYTES_PER_GRADIENT = 4
+"""Unless a trainer is known to send less: frameworks sum in fp32, also where they compute in half precision."""
 FLOPS_PER_PARAMETER = 6
 """Of forward and backward, for each token, where the shape of the model is not known."""
 BETTER_LINKS = ("10gbit", "25gbit", "100gbit")
@@ -38,7 +45,7 @@ class Setting:
     parameters: int | None = None
     num_ranks: int | None = None
     num_nodes: int | None = None
-    gradient_bytes: int = 4
+    gradient_bytes: int = BYTES_PER_GRADIENT
     gpu: str | None = None
     precision: str = "fp32"
     link: str | None = None
@@ -69,8 +76,7 @@ def estimate_network(setting: Setting) -> NetworkEstimate:
         return _without_network(setting)
     if _missing(setting) or setting.parameters is None or setting.num_ranks is None or setting.num_nodes is None:
         return _unknown(setting)
-    ranks_per_node = max(1, setting.num_ranks // setting.num_nodes)
-    num_bytes = ring_bytes_per_node(setting.parameters * setting.gradient_bytes, setting.num_ranks, ranks_per_node)
+    num_bytes = ring_bytes(setting.parameters * setting.gradient_bytes, setting.num_ranks, setting.num_nodes)
     compute = _compute_seconds(setting)
     assumptions = [
         f"Gradients travel with {setting.gradient_bytes} bytes for each parameter, in one ring over all "
@@ -83,6 +89,11 @@ def estimate_network(setting: Setting) -> NetworkEstimate:
     seconds = num_bytes / (facts.bytes_per_second * facts.goodput.typical)
     assumptions.append(f"Each machine's link carries {format_rate(facts.bytes_per_second)} in each direction.")
     return _with_link(setting, num_bytes, seconds, compute, assumptions)
+
+
+def ring_bytes(num_bytes: float, num_ranks: int, num_nodes: int) -> float:
+    """What a machine sends, and receives, to sum so many bytes over all ranks, those of a machine being neighbours."""
+    return ring_bytes_per_node(num_bytes, num_ranks, max(1, num_ranks // num_nodes))
 
 
 def find_device(name: str) -> tuple[str, Device] | None:
@@ -115,32 +126,24 @@ def _with_link(
     setting: Setting, num_bytes: float, link_seconds: float, compute: tuple[float, float, float] | None, said: list[str]
 ) -> NetworkEstimate:
     step = setting.seconds_per_step
-    needed = min(1.0, link_seconds / step)
-    share = needed if compute is None else max(0.0, min(needed, 1 - compute[1] / step))
+    needed = link_seconds / step
     evidence = [
         *_bytes_sentences(setting, num_bytes),
         f"At {format_rate(num_bytes / link_seconds)} of payload they need {format_step(link_seconds)}; a step took "
         f"{format_step(step)}.",
         *_compute_sentences(compute),
     ]
-    warnings = []
-    if link_seconds > FASTER_THAN_STATED * step:
-        warnings.append(
-            f"{format_bytes(num_bytes)} a step cannot have gone over {setting.link} in {format_step(step)}: the link "
-            f"was faster than stated (at least {format_rate(num_bytes / step)}), or fewer bytes travelled than a ring "
-            "of uncompressed gradients sends. Measure it: dragoman check, or iperf3 between the machines."
-        )
-    if share >= BINDING_SHARE or needed >= 0.7:
-        without = max(compute[1], step - link_seconds) if compute else max(0.0, step - link_seconds)
-        gain = f"; without it a step would take about {format_step(without)}" if without > 0.05 * step else ""
-        why = f"The run is network-bound: the network needs {needed:.0%} of each step's time{gain}."
-        confidence = 0.6 if warnings else (0.9 if needed >= 0.7 else 0.7)
-        verdict = Verdict(
-            "network", share or needed, confidence, why, evidence + _better_links(num_bytes, compute), [BUSY_GPUS]
-        )
-    elif compute is not None and compute[2] >= 0.6 * step:
+    warnings = _doubts_about_link(setting, num_bytes, needed)
+    if needed > NOT_THE_LINK:
+        # Nothing can be concluded from a link that it cannot have been.
+        found = _without_link(setting, num_bytes, compute, said)
+        return replace(found, link_seconds=link_seconds, warnings=warnings)
+    share = min(1.0, needed) if compute is None else max(0.0, min(needed, 1 - compute[1] / step))
+    if share >= BINDING_SHARE or needed >= MOST_OF_A_STEP:
+        verdict = _network_bound(setting, num_bytes, needed, share, compute, evidence, bool(warnings))
+    elif compute is not None and compute[2] >= EXPLAINED_SHARE * step:
         why = f"The run is compute-bound: its bytes need only {needed:.0%} of a step on this link."
-        verdict = Verdict("compute", 1 - needed, 0.7, why, evidence)
+        verdict = Verdict("compute", 1 - needed, 0.7 if compute[1] >= EXPLAINED_SHARE * step else 0.5, why, evidence)
     else:
         why = (
             f"The network was not the bottleneck: its bytes need only {needed:.0%} of a step on this link. What else "
@@ -148,6 +151,42 @@ def _with_link(
         )
         verdict = Verdict("unknown", 1 - needed, 0.5, why, evidence)
     return NetworkEstimate(verdict, num_bytes, link_seconds, compute, said, warnings)
+
+
+def _doubts_about_link(setting: Setting, num_bytes: float, needed: float) -> list[str]:
+    step = setting.seconds_per_step
+    if needed <= FASTER_THAN_STATED:
+        return []
+    return [
+        f"{format_bytes(num_bytes)} a step cannot have gone over {setting.link} in {format_step(step)}: the link "
+        f"was faster than stated (at least {format_rate(num_bytes / step)}), or fewer bytes travelled than a ring "
+        "of uncompressed gradients sends. Measure it: dragoman check, or iperf3 between the machines."
+    ]
+
+
+def _network_bound(
+    setting: Setting,
+    num_bytes: float,
+    needed: float,
+    share: float,
+    compute: tuple[float, float, float] | None,
+    evidence: list[str],
+    is_doubtful: bool,
+) -> Verdict:
+    step = setting.seconds_per_step
+    gain = "" if compute is None else f"; by computing alone a step would take about {format_step(compute[1])}"
+    if is_doubtful:
+        why = (
+            f"The run was most likely network-bound: at the stated {setting.link} its bytes would need more time than "
+            f"a whole step took, so the link was busy all the time and still faster than stated{gain}."
+        )
+        confidence = 0.6
+    else:
+        why = f"The run is network-bound: its bytes need {min(1.0, needed):.0%} of a step's time on this link{gain}."
+        confidence = 0.9 if needed >= MOST_OF_A_STEP else 0.7
+    waiting = f"So about {share:.0%} of each {format_step(step)} step was waiting for the network."
+    evidence = [*evidence, waiting, *_better_links(num_bytes, compute)]
+    return Verdict("network", share, confidence, why, evidence, [BUSY_GPUS])
 
 
 def _without_link(
@@ -181,12 +220,19 @@ def _without_link(
 
 def _without_network(setting: Setting) -> NetworkEstimate:
     why = "The network was not the bottleneck: all ranks were on one machine, so no gradient crossed a network."
-    return NetworkEstimate(Verdict("compute", 1.0, 0.6, why), 0.0, 0.0, _compute_seconds(setting), setting.assumptions)
+    compute = _compute_seconds(setting)
+    if compute is not None and compute[1] >= EXPLAINED_SHARE * setting.seconds_per_step:
+        share = min(1.0, compute[1] / setting.seconds_per_step)
+        verdict = Verdict("compute", share, 0.5, f"{why} Computing explains {share:.0%} of a step.")
+    else:
+        verdict = Verdict("unknown", 0.0, 0.6, f"{why} What else took the time, this log cannot tell.")
+    return NetworkEstimate(verdict, 0.0, 0.0, compute, setting.assumptions)
 
 
 def _unknown(setting: Setting) -> NetworkEstimate:
-    missing = " and ".join(_missing(setting))
-    why = f"Whether the network was the bottleneck cannot be said: {missing} is not known."
+    missing = _missing(setting)
+    are = "is" if len(missing) == 1 else "are"
+    why = f"Whether the network was the bottleneck cannot be said: {', '.join(missing)} {are} not known."
     return NetworkEstimate(Verdict("unknown", 0.0, 0.0, why), None, None, None, setting.assumptions)
 
 

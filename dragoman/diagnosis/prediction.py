@@ -114,7 +114,8 @@ def _bounds(seconds: float, error: float) -> tuple[float, float]:
 
 def step_from_parts(measured: Measurements, all_reduce: Sequence[Transfer] | None = None) -> dict[str, float]:
     """The parts of a step put together; with other all-reduces than were measured, of a step with another link."""
-    alone = dict(measured.alone_parts)
+    # Who computes alone waits for nobody: that part is reckoned below.
+    alone = {name: seconds for name, seconds in measured.alone_parts.items() if name != "straggler"}
     exchanges = measured.all_reduce if all_reduce is None else all_reduce
     backward = alone.get("backward", 0.0)
     slowest_seconds = fmean(measured.alone_steps) if measured.alone_steps else sum(alone.values())

@@ -21,7 +21,8 @@ class StepTimes:
 
     mean: float
     median: float
-    p95: float
+    p95: float | None
+    """None where only a mean is known."""
     drift: float | None
     """By which share the last quarter of the run is slower than the first; None where there are too few figures."""
     outliers: list[int]

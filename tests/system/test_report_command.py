@@ -112,6 +112,10 @@ def test_a_run_is_known_by_its_log_too(dragoman: Run, tmp_path: Path, name):
     assert json.loads(dragoman("report", run.path / name, "--json").stdout)["trainer"] == "dragoman"
 
 
+def test_our_own_run_is_not_imported(dragoman: Run, own_run: RunFolder):
+    assert "is a run folder already" in dragoman("import", own_run.path, code=2).stderr
+
+
 def test_a_foreign_log_with_what_its_owner_knows(dragoman: Run, log: Path):
     done = dragoman("report", log.name, *CLUSTER, "--price-per-hour", 12, "--json", cwd=log.parent)
     figures = json.loads(done.stdout)

@@ -71,7 +71,8 @@ class FailureWatch:
         self._add_nan()
         self._add_loss_scale()
         self._add_sightings(sighting for sighting in causes if not sighting.went_on)
-        if all(sighting.went_on for sighting in causes):
+        # What ended a run that learned nothing any more does not matter.
+        if all(sighting.went_on for sighting in causes) and self._run.first_nan_step is None:
             self._add_early_end()
         self._add_sightings(sighting for sighting in causes if sighting.went_on)
 

@@ -34,7 +34,7 @@ _BATCH = re.compile(r"max tokens per \w+ = (\d{1,12}|None) and max sentences per
 _HOST = re.compile(r"initialized host (\S{1,255}) as rank (\d{1,7})", re.ASCII)
 _GPU = re.compile(r"rank +\d{1,7}: capabilities .{1,200}; name = (.{1,100})", re.ASCII)
 _VOCABULARY = re.compile(r"\] [Dd]ictionary: (\d{1,12}) types", re.ASCII)
-_EXAMPLES = re.compile(r"loaded (\d{1,12}) examples from: (\S{1,1000})", re.ASCII)
+_EXAMPLES = re.compile(r"loaded ([\d,]{1,16}) examples from: (\S{1,1000})", re.ASCII)
 _SECONDS = re.compile(rf"done training in ({NUMBER}) seconds", re.ASCII)
 _BETAS = re.compile(rf"\(? *({NUMBER}), *({NUMBER})", re.ASCII)
 
@@ -237,7 +237,7 @@ class FairseqReader:
         if kind is None:
             return
         if kind == "training_files":
-            self._run.facts["num_training_pairs"] = int(match[1])
+            self._run.facts["num_training_pairs"] = int(match[1].replace(",", "") or 0)
         files = self._run.facts.setdefault(kind, {})
         # fairseq loads the source side first.
         files.setdefault("target" if files.get("source", match[2]) != match[2] else "source", match[2])

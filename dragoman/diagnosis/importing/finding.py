@@ -12,7 +12,7 @@ from dragoman.diagnosis.importing.failures import FailureWatch
 from dragoman.diagnosis.importing.foreign_run import ForeignRun
 from dragoman.diagnosis.importing.log_text import clean_text, read_lines
 from dragoman.diagnosis.importing.nccl import NcclWatch
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UsageError, UserError
 
 KNOWN_TRAINERS = "OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT, HF Trainer, TensorBoard and CSV"
 MAX_SNIFFED_LINES = 200_000
@@ -76,14 +76,16 @@ def read_foreign_run(paths: Sequence[Path]) -> ForeignRun:
     """One run from a log, from several files of it, or from a folder with any of what trainers leave."""
     found = _sort_out(paths)
     run = ForeignRun()
+    is_explicit = any(path.is_file() for path in paths)
     if found.logs:
-        _read_logs(found.logs, run, is_explicit=any(path.is_file() for path in paths))
+        has_more = bool(found.states or found.events or found.tables)
+        _read_logs(found.logs, run, is_explicit, has_more)
     if found.states and run.is_empty:
         state = max(found.states, key=_checkpoint_number)
         huggingface.read_trainer_state(state, run)
         run.sources.append(str(state))
     run.finish()
-    _read_curves(found, run)
+    _read_curves(found, run, is_explicit)
     # That a text says nothing of training is no failure of a training.
     if run.is_empty and run.trainer == "unknown" and not any(failure.evidence for failure in run.failures):
         raise UserError(_not_understood(paths, found))
@@ -95,6 +97,8 @@ def _sort_out(paths: Sequence[Path]) -> Findings:
     for path in paths:
         if not path.exists():
             raise UserError(f"There is no {path}.")
+        if not (path.is_dir() or path.is_file()):
+            raise UserError(f"{path} is a pipe or a device, which can be read only once: save it to a file first.")
         for file in _files_in(path) if path.is_dir() else [path]:
             _file_away(file, found, is_explicit=file == path)
     return found
@@ -119,9 +123,13 @@ def _file_away(path: Path, found: Findings, is_explicit: bool) -> None:
         found.logs.append(path)
 
 
-def _read_logs(paths: Sequence[Path], run: ForeignRun, is_explicit: bool) -> None:
+def _read_logs(paths: Sequence[Path], run: ForeignRun, is_explicit: bool, has_more: bool) -> None:
     logs = [look_at(path) for path in paths]
     trainer = _most_likely([log.trainer for log in logs for _ in range(log.num_hits)])
+    if trainer is None and has_more and not is_explicit:
+        return  # a readme beside what does tell of the run
+    if is_explicit:
+        _require_one_trainer(logs)
     # In a folder, what no trainer wrote may be anything; a file that somebody named is part of the run.
     own = [log for log in logs if log.trainer == trainer or (is_explicit and log.trainer is None)]
     if trainer is None and not is_explicit:
@@ -138,6 +146,13 @@ def _read_logs(paths: Sequence[Path], run: ForeignRun, is_explicit: bool) -> Non
                 watch.read(line)
     for watch in watches:
         watch.finish()
+
+
+def _require_one_trainer(logs: Sequence[Log]) -> None:
+    known = {log.trainer: log.path for log in logs if log.trainer}
+    if len(known) > 1:
+        whose = " and ".join(f"{path} of {trainer}" for trainer, path in known.items())
+        raise UsageError(f"These are not files of one run: {whose}. Compare them with --compare.")
 
 
 def _in_order(logs: list[Log]) -> list[Log]:
@@ -176,19 +191,26 @@ def _most_likely(trainers: Sequence[str | None]) -> str | None:
     return max(set(known), key=known.count) if known else None
 
 
-def _read_curves(found: Findings, run: ForeignRun) -> None:
-    """Curves of TensorBoard or tables: the run itself, or what its log leaves out."""
+def _read_curves(found: Findings, run: ForeignRun, is_explicit: bool) -> None:
+    """Curves of TensorBoard or tables: the run itself, or what its log leaves out.
+
+    A table in a folder may be about anything: one that has no steps is left out unless it was named.
+    """
     from dragoman.diagnosis.importing.curves_csv import read_csv_curves
     from dragoman.diagnosis.importing.tensorboard import read_events
 
     for paths, read in ((found.events, read_events), (found.tables, read_csv_curves)):
         if not paths:
             continue
-        if run.is_empty:
-            read(paths, run)
-        else:
-            curves = ForeignRun()
+        curves = run if run.is_empty else ForeignRun()
+        try:
             read(paths, curves)
+        except UserError as error:
+            if is_explicit:
+                raise
+            run.note(f"Left out: {error}")
+            continue
+        if curves is not run:
             _add_figures(run, curves)
         run.sources += [str(path) for path in paths]
 

@@ -39,7 +39,7 @@ class ForeignRun:
     trainer: str = "unknown"
     sources: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    """By the names docs/foreign-runs.md lists, e.g. parameters, num_ranks, hosts, gpus, interface, precision."""
+    """By the names docs/report.md speaks of, e.g. parameters, num_ranks, hosts, gpus, interface, precision."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Tables of config.toml, as far as the run's settings have a counterpart in ours."""
     printed_config: dict[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dragoman.diagnosis.importing.foreign_run import LARGEST_NUMBER, ForeignRun
+from dragoman.diagnosis.importing.foreign_run import LARGEST_NUMBER, MAX_RECORDS, ForeignRun
 from dragoman.diagnosis.importing.log_figures import NUMBER, add_settings, note_silence
 from dragoman.run.errors import UserError
 
@@ -158,7 +158,7 @@ class HfReader:
         self._bar: tuple[int, float] | None = None
         self._num_steps: int | None = None
         self._previous: tuple[int, float] | None = None
-        self._num_unnumbered = 0
+        self._unnumbered: list[dict[str, float]] = []
 
     def read(self, line: str) -> None:
         """Takes what the line tells."""
@@ -176,11 +176,7 @@ class HfReader:
     def finish(self) -> None:
         """Says what the log does not tell."""
         run, told = self._run, self._told
-        if self._num_unnumbered:
-            run.note(
-                "The log does not number its steps: the records were counted instead, so steps and times per step are "
-                "not real. Keep trainer_state.json next time."
-            )
+        self._number_entries()
         per_rank = told.get("batch_sentences_per_rank", 0) * told.get("accumulation", 1)
         if per_rank and told.get("_batch", 0) % per_rank == 0 and told.get("_batch"):
             run.facts["num_ranks"] = told["_batch"] // per_rank
@@ -202,6 +198,10 @@ class HfReader:
         if not figures or not ("epoch" in figures or "loss" in figures):
             return
         step = self._step_of(figures)
+        if step is None:
+            if len(self._unnumbered) < MAX_RECORDS:
+                self._unnumbered.append(figures)
+            return
         if self._bar is None or "loss" not in figures:
             _add_entry(self._run, step, figures)
             return
@@ -212,15 +212,34 @@ class HfReader:
         _add_entry(self._run, step, figures, seconds_per_step=seconds, training_seconds=elapsed)
         self._run.facts["step_time_includes_evaluation"] = True
 
-    def _step_of(self, figures: dict[str, float]) -> int:
-        """From the bar; else from the epoch, if it is known how many steps make one; else the records are counted."""
+    def _step_of(self, figures: dict[str, float]) -> int | None:
+        """From the bar; else from the epoch, if it is known how many steps make one."""
         if self._bar is not None:
             return self._bar[0]
         planned, epochs, epoch = self._run.facts.get("steps_planned"), self._told.get("_epochs"), figures.get("epoch")
         if planned and epochs and epoch is not None and 0 <= epoch <= epochs:
             return round(epoch / epochs * int(planned))
-        self._num_unnumbered += "loss" in figures
-        return self._num_unnumbered
+        return None
+
+    def _number_entries(self) -> None:
+        """Steps of entries without one: by their epochs, if the summary at the end tells how many steps were made."""
+        summary = next((figures for figures in self._unnumbered if "train_runtime" in figures), {})
+        num_steps = summary.get("train_runtime", 0.0) * summary.get("train_steps_per_second", 0.0)
+        last_epoch = summary.get("epoch", 0.0)
+        has_steps = 0 < last_epoch < math.inf and 1 <= num_steps <= LARGEST_NUMBER
+        num_counted = 0
+        for figures in self._unnumbered:
+            epoch = figures.get("epoch")
+            if has_steps and epoch is not None and 0 <= epoch <= last_epoch:
+                _add_entry(self._run, round(epoch / last_epoch * num_steps), figures)
+            else:
+                num_counted += "loss" in figures
+                _add_entry(self._run, num_counted, figures)
+        if num_counted:
+            self._run.note(
+                "The log does not number its steps: the records were counted instead, so steps and times per step are "
+                "not real. Keep trainer_state.json next time."
+            )
 
     def _read_fact(self, line: str) -> None:
         for words, name in _TOLD.items():

@@ -204,7 +204,7 @@ def _judge_losses(named: dict[str, Findings]) -> str:
 
 def _doubts(named: dict[str, Findings]) -> list[str]:
     doubts = []
-    smoothing = {number_or_none(each.evidence.training.get("label_smoothing")) for each in named.values()}
+    smoothing = {number_or_none(each.evidence.training.get("label_smoothing")) for each in named.values()} - {None}
     if len(smoothing) > 1:
         doubts.append("Label smoothing differs: losses of these runs are not on one scale.")
     corpora = {

@@ -14,7 +14,7 @@ from dragoman.diagnosis.report.answers.learning_rate import answer_learning_rate
 from dragoman.diagnosis.report.answers.network import answer_network, answer_traffic
 from dragoman.diagnosis.report.answers.overfitting import answer_overfitting
 from dragoman.diagnosis.report.answers.steps import answer_steps
-from dragoman.diagnosis.report.answers.trained import answer_trained
+from dragoman.diagnosis.report.answers.trained import answer_trained, first_horizon
 from dragoman.diagnosis.report.appendix import appendix
 from dragoman.diagnosis.report.evidence import Evidence, Known, read_evidence
 from dragoman.diagnosis.report.findings import Findings
@@ -99,15 +99,13 @@ def last_evaluation(evidence: Evidence) -> dict[str, Any] | None:
 
 
 def _forecast(findings: Findings) -> dict[str, Any] | None:
-    from dragoman.diagnosis.report.answers.trained import first_horizon
-
-    found = {"loss": findings.loss_forecast, "bleu": findings.bleu_forecast}
     more = first_horizon(findings)
     if more is None:
         return None
+    found = {"loss": (findings.loss_forecast, 1.0), findings.bleu_name: (findings.bleu_forecast, findings.bleu_unit)}
     return {
-        figure: dict(vars(each.after(more))) | {"flat_from": each.flat_from}
-        for figure, each in found.items()
+        figure: each.after(more).scaled(unit).to_json() | {"flat_from": each.flat_from}
+        for figure, (each, unit) in found.items()
         if each is not None
     }
 

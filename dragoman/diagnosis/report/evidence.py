@@ -150,27 +150,28 @@ class Evidence:
     def num_ranks(self) -> int | None:
         """Processes that trained, as the last records say."""
         told = number_or_none(self.facts.get("num_ranks"))
-        if told is None and self.num_nodes and self.known.gpus_per_node:
-            told = self.num_nodes * self.known.gpus_per_node
         if told is None:
             rows = [record.get("work_seconds_by_rank") for record in self.train[-1:]]
             told = len(rows[0]) if rows and isinstance(rows[0], list) else None
+        if told is None and self.num_nodes and self.known.gpus_per_node:
+            told = self.num_nodes * self.known.gpus_per_node
         return int(told) if told and told >= 1 else None
 
     @property
     def num_nodes(self) -> int | None:
-        """Machines that trained."""
-        if self.known.nodes:
-            return self.known.nodes
+        """Machines that trained: as measured, as a log tells completely, as a person says, or as far as a log tells."""
         hosts = self.facts.get("hosts")
-        if isinstance(hosts, list) and hosts:
-            return len(hosts)
-        return len(self.run.system_files()) or None
+        num_hosts = len(hosts) if isinstance(hosts, list) else 0
+        told = [number_or_none(self.facts.get(name)) for name in ("ranks_per_host", "num_ranks")]
+        is_complete = num_hosts > 0 and None not in told and num_hosts * (told[0] or 0) == told[1]
+        measured = len(self.run.system_files())
+        return measured or (num_hosts if is_complete else None) or self.known.nodes or num_hosts or None
 
     @property
     def price_per_hour(self) -> float | None:
         """Of the whole cluster."""
-        return self.known.price_per_hour or number_or_none(self.training.get("price_per_hour"))
+        given = self.known.price_per_hour
+        return number_or_none(self.training.get("price_per_hour")) if given is None else given
 
     @property
     def first_step(self) -> int | None:
@@ -193,6 +194,7 @@ class Evidence:
 def read_evidence(run: RunFolder, known: Known | None = None) -> Evidence:
     """Reads a run folder; what is damaged or missing is left out, and said by those who miss it."""
     records = list(_read_records(run))
+    imported = table(read_json_or_none(run.imported))
     kept, restarts = _without_repetitions(records)
     by_kind: dict[str, list[Record]] = {}
     for record in kept:
@@ -201,14 +203,14 @@ def read_evidence(run: RunFolder, known: Known | None = None) -> Evidence:
         run=run,
         known=known or Known(),
         config=_read_config(run),
-        imported=table(read_json_or_none(run.imported)),
+        imported=imported,
         train=by_kind.get("train", []),
         evaluations=_one_for_each_step(by_kind.get("evaluation", [])),
         checkpoints=by_kind.get("checkpoint", []),
         restarts=restarts,
         predictions=by_kind.get("prediction", []),
         records=records,
-        state=_state(run),
+        state=_state(run, imported),
     )
 
 
@@ -248,7 +250,9 @@ def _is_model(shape: ModelShape) -> bool:
     )
 
 
-def _state(run: RunFolder) -> str:
+def _state(run: RunFolder, imported: dict[str, Any]) -> str:
+    if imported:
+        return "finished" if table(imported.get("facts")).get("is_finished") else "stopped"
     try:
         return observe_run(run).state
     except UserError:

@@ -52,7 +52,10 @@ class Findings:
 
     @cached_property
     def step_times(self) -> StepTimes | None:
-        """Mean, median, 95th percentile, drift, outliers."""
+        """Mean, median, 95th percentile, drift, outliers; of a log without times, what its trainer summed up."""
+        told = number_or_none(self.evidence.facts.get("mean_seconds_per_step"))
+        if not len(self.evidence.step_seconds) and told and told > 0:
+            return StepTimes(told, told, None, None, [])
         return describe_step_times(self.evidence.step_seconds, self.interval_steps)
 
     @cached_property
@@ -62,7 +65,16 @@ class Findings:
         if told and told[0] is not None:
             return told[0]
         seconds = self.evidence.step_seconds
+        if not len(seconds) and self.step_times is not None and self.evidence.last_step:
+            return self.step_times.mean * self.evidence.last_step
         return float(np.sum(seconds * self.interval_steps)) if len(seconds) else None
+
+    @property
+    def whole_step_seconds(self) -> float | None:
+        """Of a step with its share of evaluations and checkpoints: what more steps would take."""
+        if self.training_seconds is not None and (num_steps := float(self.interval_steps.sum())):
+            return self.training_seconds / num_steps
+        return self.step_times.mean if self.step_times else None
 
     @cached_property
     def wall_seconds(self) -> float | None:
@@ -77,7 +89,7 @@ class Findings:
     def cost(self) -> float | None:
         """Of the whole run, where the price is known."""
         told = [number_or_none(record.get("cost")) for record in self.evidence.train[-1:]]
-        if told and told[0] is not None:
+        if told and told[0] is not None and self.evidence.known.price_per_hour is None:
             return told[0]
         price, seconds = self.evidence.price_per_hour, self.wall_seconds
         return None if price is None or seconds is None else price * seconds / 3600
@@ -98,6 +110,11 @@ class Findings:
         """Steps and BLEU from 0 to 100, of whichever kind there is."""
         steps, values = curve(self.evidence.evaluations, self.bleu_name)
         return steps, values * (100 if self.bleu_name == "teacher_forced_bleu" else 1)
+
+    @property
+    def bleu_unit(self) -> float:
+        """What 1 of those is in the unit of its log: teacher-forced BLEU goes from 0 to 1."""
+        return 0.01 if self.bleu_name == "teacher_forced_bleu" else 1.0
 
     @cached_property
     def dev_loss(self) -> tuple[Floats, Floats]:

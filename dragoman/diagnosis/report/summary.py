@@ -32,9 +32,9 @@ def _what(evidence: Evidence) -> str:
     by = f" by {evidence.trainer}" if evidence.is_foreign and evidence.trainer not in CURVES_ONLY else ""
     where = ""
     if evidence.num_ranks:
-        nodes = evidence.num_nodes or 1
-        workers = f"{evidence.num_ranks} worker{'s' if evidence.num_ranks > 1 else ''}"
-        where = f" on {workers} of {nodes} machine{'s' if nodes > 1 else ''}"
+        nodes = evidence.num_nodes
+        where = f" on {evidence.num_ranks} worker{'s' if evidence.num_ranks > 1 else ''}"
+        where += f" of {nodes} machine{'s' if nodes > 1 else ''}" if nodes else ""
     planned = number_or_none(evidence.training.get("max_steps"))
     is_cut_short = planned is not None and planned > evidence.last_step
     steps = f"{evidence.last_step:,} steps" + (f" of {planned:,.0f} planned" if is_cut_short else "")
@@ -100,9 +100,11 @@ def _speed_advice(findings: Findings) -> str:
             return f"Against waiting: {advice[0]}"
     match verdict.bottleneck:
         case "network":
-            return "Before that, mend the network: a faster link, fewer bytes or larger batches; it sets the pace."
+            return (
+                "For any further run mend the network: a faster link, fewer bytes or larger batches; it sets the pace."
+            )
         case "straggler":
-            return "Before that, find out what slows the slowest rank."
+            return "For any further run find out what slows the slowest rank."
         case "input":
-            return "Before that, speed up reading the data."
+            return "For any further run speed up reading the data."
     return ""

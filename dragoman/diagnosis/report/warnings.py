@@ -1,5 +1,7 @@
 """What the owner of a run should not overlook."""
 
+from typing import Any
+
 from dragoman.diagnosis.report.evidence import Evidence, table
 from dragoman.diagnosis.report.findings import Findings
 from dragoman.run.description import as_sentence
@@ -21,6 +23,7 @@ def find_warnings(findings: Findings) -> list[str]:
         *_scores(findings),
         *_loss(evidence),
         *_network(findings),
+        *_contradictions(evidence),
         *_checkpoints(evidence),
         *_state(evidence),
     ]
@@ -29,7 +32,12 @@ def find_warnings(findings: Findings) -> list[str]:
 def _failures(evidence: Evidence) -> list[str]:
     failures = evidence.imported.get("failures")
     found = [table(each) for each in failures[:MAX_FAILURES]] if isinstance(failures, list) else []
-    return [f"{as_sentence(str(each.get('what', '')))} {each.get('cause', '')}".strip() for each in found]
+    return [_describe_failure(each) for each in found]
+
+
+def _describe_failure(failure: dict[str, Any]) -> str:
+    line = f' The line: "{failure["evidence"]}"' if failure.get("evidence") else ""
+    return f"{as_sentence(str(failure.get('what', '')))} {failure.get('cause', '')}{line}".strip()
 
 
 def _scores(findings: Findings) -> list[str]:
@@ -62,6 +70,18 @@ def _network(findings: Findings) -> list[str]:
     if estimate is None or not findings.evidence.is_foreign:
         return []
     return estimate.warnings
+
+
+def _contradictions(evidence: Evidence) -> list[str]:
+    """What a person said that the files know better."""
+    given, known = evidence.known, []
+    if given.nodes and evidence.num_nodes and given.nodes != evidence.num_nodes:
+        known.append(f"--nodes {given.nodes}, but the run was on {evidence.num_nodes} machines by its own files")
+    if given.gpus_per_node and evidence.num_ranks and evidence.num_nodes:
+        each = evidence.num_ranks / evidence.num_nodes
+        if each != given.gpus_per_node:
+            known.append(f"--gpus-per-node {given.gpus_per_node}, but there were {each:g} workers on each machine")
+    return [f"You said {sentence}: what the files tell was taken." for sentence in known]
 
 
 def _checkpoints(evidence: Evidence) -> list[str]:

@@ -136,6 +136,13 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
         sentences = ["Whether any was saved is another question: see the warnings."]
         tables = [Table("Files of a TensorFlow checkpoint", ("file", "what it is for"), OPENSEQ2SEQ_FILES)]
         return Answer(CHECKPOINT_FILES, answer, sentences, 0.8, tables=tables)
+    paths = [path for record in findings.evidence.checkpoints if isinstance(path := record.get("path"), str)]
+    if paths:
+        sentences = [f"The last that the log names: {paths[-1]}", f"It names {len(paths):,} in all."]
+        missing = ["What is in them and how large they are: list that folder."]
+        return Answer(
+            CHECKPOINT_FILES, "The log names checkpoints, not what is in them.", sentences, 0.3, missing=missing
+        )
     why = "The log does not say." if findings.evidence.is_foreign else "No checkpoint of this run is there any more."
     return Answer(CHECKPOINT_FILES, why, missing=["List the folder that the trainer saves to."])
 

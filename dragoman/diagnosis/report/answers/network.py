@@ -3,17 +3,17 @@
 import numpy as np
 
 from dragoman.diagnosis.attribution import Verdict
-from dragoman.diagnosis.cost_model import ring_bytes_per_node
+from dragoman.diagnosis.hardware import load_hardware
+from dragoman.diagnosis.network_estimate import BYTES_PER_GRADIENT, ring_bytes
 from dragoman.diagnosis.report.evidence import Floats, table
 from dragoman.diagnosis.report.findings import Findings
-from dragoman.diagnosis.report.parts import Answer, Chart, Series
+from dragoman.diagnosis.report.parts import Answer, Chart, Mark, Series
 from dragoman.run.status import number_or_none
 from dragoman.run.units import format_bytes, format_rate
 
 BOTTLENECK = "Was the network the bottleneck?"
 TRAFFIC = "How does the step time relate to the network traffic between nodes?"
 FEWEST_PAIRS = 3
-BYTES_PER_GRADIENT = 4
 BYTES_PER_MEGABYTE = 1e6
 
 
@@ -112,8 +112,7 @@ def _bytes_in_theory(findings: Findings) -> float | None:
         return findings.network.bytes_per_node or None
     if not (evidence.parameters and evidence.num_ranks and evidence.num_nodes):
         return None
-    ranks_per_node = max(1, evidence.num_ranks // evidence.num_nodes)
-    return ring_bytes_per_node(evidence.parameters * BYTES_PER_GRADIENT, evidence.num_ranks, ranks_per_node) or None
+    return ring_bytes(evidence.parameters * BYTES_PER_GRADIENT, evidence.num_ranks, evidence.num_nodes) or None
 
 
 def _unmeasured(findings: Findings, theory: float | None) -> Answer:
@@ -131,22 +130,27 @@ def _unmeasured(findings: Findings, theory: float | None) -> Answer:
         "The bytes of a step are fixed by the model: on a slower link they take longer, so step time goes up in "
         "proportion once the link is the limit.",
     ]
-    links = [10**8 / 8, 10**9 / 8, 10**10 / 8]
-    line = Series("time that the bytes alone need", [link / 1e6 for link in links], [theory / link for link in links])
-    point = Series("this run, averaged", [rate / 1e6], [findings.step_times.median], "points")
-    note = "A run that lies on the line is limited by its network; one above it, by something else."
-    chart = Chart(
-        "traffic",
-        "Step time against link speed",
-        "MB/s (× 8 = Mbit/s)",
-        "seconds per step",
-        [line, point],
-        (),
-        True,
-        True,
-        note=note,
-    )
+    chart = _link_chart(findings, theory, findings.step_times.median)
     return Answer(TRAFFIC, answer, sentences, 0.5, [chart], missing=missing)
+
+
+def _link_chart(findings: Findings, theory: float, step_seconds: float) -> Chart:
+    """How long the bytes of a step need on links of any speed, beside how long the step took."""
+    rates = [megabits * 1e6 / 8 for megabits in (100, 1_000, 10_000, 100_000)]
+    speeds = [rate / BYTES_PER_MEGABYTE for rate in rates]
+    series = [
+        Series("time that the bytes alone need", speeds, [theory / rate for rate in rates]),
+        Series("a step of this run", speeds, [step_seconds] * len(speeds), "dashed"),
+    ]
+    marks = []
+    if findings.evidence.known.link is not None:
+        rate = load_hardware().link(findings.evidence.known.link).bytes_per_second
+        marks.append(Mark(rate / BYTES_PER_MEGABYTE, f"stated: {findings.evidence.known.link}"))
+    note = (
+        "Left of where the lines cross a link cannot carry this run; at the crossing it is all that the run waits for."
+    )
+    labels = ("MB/s (× 8 = Mbit/s)", "seconds per step")
+    return Chart("traffic", "Step time against link speed", *labels, series, marks, True, True, note=note)
 
 
 def _scatter(seconds: Floats, rates: Floats, theory: float | None) -> Chart:

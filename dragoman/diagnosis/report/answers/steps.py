@@ -17,6 +17,9 @@ def answer_steps(findings: Findings) -> Answer:
     times = findings.step_times
     if times is None:
         return Answer(QUESTION, "That is not known.", missing=["No step time was logged."])
+    if times.p95 is None:
+        mean = f"{format_step(times.mean)} on average, as its trainer summed it up."
+        return Answer(QUESTION, mean, confidence=0.9, missing=["Times of single steps were not logged."])
     answer = (
         f"{format_step(times.mean)} on average; half of the logged intervals are below {format_step(times.median)}, "
         f"95% below {format_step(times.p95)}."

@@ -46,20 +46,20 @@ def what_more_would_bring(findings: Findings) -> str:
     loss, bleu, more = findings.loss_forecast, findings.bleu_forecast, first_horizon(findings)
     if loss is None or more is None:
         return ""
-    if is_schedule_over(findings) and findings.rates.settings is not None:
-        num_steps = 2 * loss.last_step
-        rate = build_schedule(_stretched(findings.rates.settings, loss.last_step), findings.rates.width or 1)
-        ahead = describe_prospect(
-            findings,
-            f"A new run of twice the steps ({num_steps:,})",
-            loss.in_longer_run(rate, num_steps),
-            bleu.in_longer_run(rate, num_steps) if bleu else None,
-            num_steps,
-        )
-        return f"The schedule has brought the learning rate to zero, so that going on brings nothing. {ahead}"
-    return describe_prospect(
-        findings, f"{more:,} more steps", loss.after(more), bleu.after(more) if bleu else None, more
-    )
+    if not is_schedule_over(findings):
+        steps = "1 more step" if more == 1 else f"{more:,} more steps"
+        return describe_prospect(findings, steps, loss.after(more), bleu.after(more) if bleu else None, more)
+    over = "The schedule has brought the learning rate to zero, so that going on brings nothing."
+    if findings.rates.settings is None:
+        return f"{over} Train anew with a longer schedule if it is not good enough."
+    num_steps = 2 * loss.last_step
+    rate = build_schedule(_stretched(findings.rates.settings, loss.last_step), findings.rates.width or 1)
+    what = f"A new run of twice the steps ({num_steps:,})"
+    longer = loss.in_longer_run(rate, num_steps)
+    if not longer.is_sound:
+        return f"{over} {what} would be better; its curve still falls too steeply to tell how much."
+    found = bleu.in_longer_run(rate, num_steps) if bleu else None
+    return f"{over} {describe_prospect(findings, what, longer, found, num_steps)}"
 
 
 def _stretched(settings: TrainingSettings, last_step: int) -> TrainingSettings:
@@ -92,15 +92,24 @@ def _trained_or_not(findings: Findings, loss: Forecast, bleu: Forecast | None) -
 def describe_prospect(findings: Findings, what: str, loss: Prospect, bleu: Prospect | None, num_steps: int) -> str:
     """What so many steps bring and cost."""
     parts = [f"dev loss {loss.now:.3f} → {loss.then:.3f} ± {loss.margin:.3f}"]
-    if bleu is not None:
-        kind = "teacher-forced BLEU" if findings.bleu_name == "teacher_forced_bleu" else "BLEU"
-        parts.append(f"{kind} {bleu.change:+.1f} ± {bleu.margin:.1f}")
-    if findings.step_times is not None:
-        seconds = findings.step_times.mean * num_steps
+    if bleu is not None and bleu.is_sound:
+        shown = bleu.scaled(findings.bleu_unit)
+        digits = _bleu_digits(findings)
+        parts.append(f"{_bleu_kind(findings)} {shown.change:+.{digits}f} ± {shown.margin:.{digits}f}")
+    if findings.whole_step_seconds is not None:
+        seconds = findings.whole_step_seconds * num_steps
         parts.append(_briefly(seconds))
         if findings.evidence.price_per_hour is not None:
             parts.append(f"cost {findings.evidence.price_per_hour * seconds / 3600:,.2f}")
     return f"{what}: {', '.join(parts)}."
+
+
+def _bleu_kind(findings: Findings) -> str:
+    return "teacher-forced BLEU" if findings.bleu_name == "teacher_forced_bleu" else "BLEU"
+
+
+def _bleu_digits(findings: Findings) -> int:
+    return 4 if findings.bleu_name == "teacher_forced_bleu" else 1
 
 
 def _briefly(seconds: float) -> str:
@@ -133,7 +142,7 @@ def _stall_sentences(loss: Forecast, bleu: Forecast | None) -> list[str]:
 def is_schedule_over(findings: Findings) -> bool:
     """Whether the learning rate has come to (almost) zero, so that further steps would change nothing."""
     loss = findings.loss_forecast
-    if findings.rates.settings is None or loss is None:
+    if loss is None or not findings.rates.is_known:
         return False
     rate, last_step = findings.rates.rate, loss.last_step
     peak = max(rate(int(step)) for step in np.linspace(0, last_step, 200))
@@ -154,15 +163,15 @@ def _prospects(findings: Findings, loss: Forecast, bleu: Forecast | None) -> Tab
         ahead = loss.after(steps)
         row = [f"{steps:,}", f"{ahead.then:.3f}", f"{ahead.low:.3f} to {ahead.high:.3f}"]
         if bleu is not None:
-            there = bleu.after(steps)
-            row += [f"{there.then:.1f}", f"{there.low:.1f} to {there.high:.1f}"]
-        seconds = findings.step_times.mean * steps if findings.step_times else None
+            there, digits = bleu.after(steps).scaled(findings.bleu_unit), _bleu_digits(findings)
+            row += [f"{there.then:.{digits}f}", f"{there.low:.{digits}f} to {there.high:.{digits}f}"]
+        seconds = None if findings.whole_step_seconds is None else findings.whole_step_seconds * steps
         row.append("" if seconds is None else describe_hours(seconds))
         price = findings.evidence.price_per_hour
         if price is not None:
             row.append("" if seconds is None else f"{price * seconds / 3600:,.2f}")
         rows.append(row)
-    columns = ["more steps", "loss", "90% interval", *(["BLEU", "90% interval"] if bleu else []), "time"]
+    columns = ["more steps", "loss", "90% interval", *([_bleu_kind(findings), "90% interval"] if bleu else []), "time"]
     columns += ["cost"] if findings.evidence.price_per_hour is not None else []
     return Table("What more steps would bring", columns, rows, tuple(range(len(columns))))
 
@@ -204,26 +213,27 @@ def _from(begin: float, name: str, steps: Floats, values: Floats, look: Look) ->
 def _bleu_chart(findings: Findings) -> Chart | None:
     steps, values = findings.bleu
     is_trained = steps > 0
-    if not len(steps[is_trained]):
+    if not np.any(is_trained):
         return None
-    is_forced = findings.bleu_name == "teacher_forced_bleu"
-    name = "teacher-forced BLEU of pieces (× 100)" if is_forced else "BLEU of translations"
-    series = [Series("dev set", steps[is_trained].tolist(), values[is_trained].tolist(), "points")]
+    is_forced, unit = findings.bleu_name == "teacher_forced_bleu", findings.bleu_unit
+    name = "teacher-forced BLEU of pieces, 0 to 1" if is_forced else "BLEU of translations, 0 to 100"
+    series = [Series("dev set", steps[is_trained].tolist(), (unit * values[is_trained]).tolist(), "points")]
     if findings.bleu_forecast is not None:
-        series += _forecast_series(findings.bleu_forecast)
+        series += _forecast_series(findings.bleu_forecast, unit)
     note = "This is not the BLEU of translations." if is_forced else ""
-    return Chart("bleu", name[0].upper() + name[1:], "step", name, series, note=note)
+    return Chart("bleu", "Teacher-forced BLEU" if is_forced else "BLEU", "step", name, series, note=note)
 
 
-def _forecast_series(found: Forecast) -> list[Series]:
+def _forecast_series(found: Forecast, unit: float = 1.0) -> list[Series]:
     """The fitted curve, and its continuation by half the run with its interval."""
     begin = max(1.0, HIDDEN_SHARE * found.last_step)
     steps = np.linspace(begin, found.last_step * 1.5, NUM_CURVE_POINTS)
     ahead = steps[steps >= found.last_step]
     expected = found.fit.predict(ahead.tolist())
+    line = unit * found.fit.curve(steps.tolist()).value
     return [
-        Series("fit and forecast", steps.tolist(), found.fit.curve(steps.tolist()).value.tolist(), "dashed"),
-        Series("90% interval", ahead.tolist(), expected.high.tolist(), "band", expected.low.tolist()),
+        Series("fit and forecast", steps.tolist(), line.tolist(), "dashed"),
+        Series("90% interval", ahead.tolist(), (unit * expected.high).tolist(), "band", (unit * expected.low).tolist()),
     ]
 
 

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from dragoman.diagnosis.importing.finding import KNOWN_TRAINERS, look_at, read_foreign_run
 from dragoman.diagnosis.importing.writing import import_run
 from dragoman.diagnosis.report.compose import build_report
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 
 EXCERPTS = {
@@ -220,3 +221,30 @@ def test_no_folder_of_a_stranger_breaks_the_import(tmp_path_factory, files):
     assert run.exists == run.imported.exists()
     if run.exists:
         json.dumps(build_report(run).to_json(), allow_nan=False)
+
+
+def test_files_of_two_trainers_are_not_one_run(tmp_path):
+    paths = [tmp_path / f"{trainer}.log" for trainer in ("fairseq", "Marian")]
+    for path in paths:
+        path.write_text(EXCERPTS[path.stem])
+    with pytest.raises(UsageError, match=r"fairseq.log of fairseq and .*Marian.log of Marian.*--compare"):
+        read_foreign_run(paths)
+
+
+def test_a_readme_and_a_strange_table_do_not_spoil_a_folder(tmp_path):
+    (tmp_path / "train_loss.csv").write_text("Wall time,Step,Value\n1.0,100,5.0\n2.0,200,4.0\n")
+    (tmp_path / "readme.txt").write_text("What I did in my holidays.\n")
+    run = read_foreign_run([tmp_path])
+    assert (train_steps(run), run.failures) == ([100, 200], [])
+    (tmp_path / "train_loss.csv").unlink()
+    (tmp_path / "nohup.out").write_text(EXCERPTS["OpenSeq2Seq"])
+    (tmp_path / "prices.csv").write_text("item,price\ncoffee,2\n")
+    run = read_foreign_run([tmp_path])
+    assert train_steps(run) == [100]
+    assert any("prices.csv" in note for note in run.notes)
+
+
+def test_what_can_be_read_only_once_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe or a device"):
+        read_foreign_run([tmp_path / "pipe"])

@@ -158,3 +158,13 @@ def test_any_number_can_be_read(text):
         SUMMARY.replace("500.0", text),
     ]
     read(*lines, *START[:6], LOSS.replace("0.5", text))
+
+
+def test_entries_without_a_bar_are_numbered_by_their_epochs_if_the_summary_tells_the_steps():
+    run = read(
+        "{'loss': 3.0, 'learning_rate': 1e-4, 'epoch': 0.5}",
+        "{'loss': 2.0, 'learning_rate': 5e-5, 'epoch': 1.0}",
+        "{'train_runtime': 500.0, 'train_steps_per_second': 2.0, 'train_loss': 2.5, 'epoch': 1.0}",
+    )
+    assert [record["step"] for record in of_kind(run, "train")] == [500, 1000]
+    assert run.facts["mean_seconds_per_step"] == 0.5

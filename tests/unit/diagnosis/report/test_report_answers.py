@@ -109,8 +109,8 @@ def test_more_steps_have_their_time_and_cost(own):
     answer = answer_trained(own)
     assert answer.answer.startswith("No")
     assert "1,000 more steps: dev loss 1.898 → 1.88" in answer.answer
-    assert "34 min" in answer.answer
-    assert "cost 3.40" in answer.answer
+    assert "33 min" in answer.answer
+    assert "cost 3.33" in answer.answer
     (table,) = answer.tables
     assert [row[0] for row in table.rows] == ["1,000", "5,000", "10,000"]
     assert {chart.key for chart in answer.charts} == {"loss", "bleu"}
@@ -370,3 +370,18 @@ def test_traffic_of_a_log_by_theory(foreign_run):
     answer = answer_traffic(findings_of(foreign_run))
     assert "365.3 MB" in answer.answer
     assert answer.missing
+
+
+def test_a_price_that_is_given_holds_for_the_whole_run(run):
+    write_own_run(run.path)
+    given = findings_of(run, price_per_hour=100.0)
+    assert given.cost == pytest.approx(100.0 * given.wall_seconds / 3600)
+    assert findings_of(run, price_per_hour=0.0).cost == 0
+
+
+def test_a_chart_without_measured_traffic_accuses_no_network(foreign_run):
+    (chart,) = answer_traffic(findings_of(foreign_run, link="1000Mbit")).charts
+    bytes_line, step_line = chart.series
+    assert len(set(step_line.y)) == 1
+    assert bytes_line.y[0] > bytes_line.y[-1]
+    assert [mark.x for mark in chart.marks] == [125.0]
