@@ -1,5 +1,6 @@
 """Commands about a run that is over, ours or foreign: the report, the comparison of several, and importing."""
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -162,8 +163,10 @@ def _place_for(paths: Sequence[Path]) -> RunFolder:
     for ending in PACKED:
         name = name.removesuffix(ending)
     name = name.rsplit(".", 1)[0] if "." in name.strip(".") and paths[0].is_file() else name
-    run = RunFolder(Path("runs") / (name or "imported"))
-    return run if _is_import_of(run, paths) else RunFolder(free_run_dir(name or "imported"))
+    name = name or "imported"
+    earlier = sorted(Path("runs").glob(f"{glob.escape(name)}*"))
+    again = next((path for path in earlier if _is_import_of(RunFolder(path), paths)), None)
+    return RunFolder(again or free_run_dir(name))
 
 
 def _is_import_of(run: RunFolder, paths: Sequence[Path]) -> bool:

@@ -78,8 +78,12 @@ class ForeignRun:
         """A judgement on the dev set. Figures: loss, bleu (of translations, 0 to 100), teacher_forced_bleu (0 to 1),
         perplexity, accuracy, chrf, seconds, time, samples (up to three of {source, reference, translation}).
         """
-        if _is_step(step):
-            self._add("evaluation", step, figures)
+        if not _is_step(step):
+            return
+        loss = figures.get("loss")
+        if isinstance(loss, float) and not math.isfinite(loss):
+            self.note(f"The loss of the dev set is not a number at step {step:,}.")
+        self._add("evaluation", step, figures)
 
     def add_checkpoint(self, step: int, **figures: Any) -> None:
         """A checkpoint was written. Figures: path, bytes, seconds, time."""

@@ -153,9 +153,12 @@ def _judge(named: dict[str, Findings]) -> tuple[list[str], list[str]]:
     if len(judged) >= 2:
         sentences += _judge_translations(named, judged)
     losses = {name: each for name, each in named.items() if _last(each.dev_loss) is not None}
-    if len(losses) >= 2:
+    doubts = _doubts_about_losses(named)
+    if len(losses) >= 2 and doubts:
+        sentences.append("Their losses are not on one scale: translate one test set with each, and compare the BLEU.")
+    elif len(losses) >= 2:
         sentences.append(_judge_losses(losses))
-    return sentences, _doubts(named)
+    return sentences, doubts + _doubts(named)
 
 
 def _judge_translations(named: dict[str, Findings], judged: dict[str, Any]) -> list[str]:
@@ -186,6 +189,8 @@ def _judge_translations(named: dict[str, Findings], judged: dict[str, Any]) -> l
 def _judge_losses(named: dict[str, Findings]) -> str:
     """By the fitted curves at the last step that all have reached, against the noise of their evaluations."""
     last = min(float(each.dev_loss[0][-1]) for each in named.values())
+    if last < max(float(each.dev_loss[0][each.dev_loss[0] > 0][:1].sum()) for each in named.values()):
+        return "One of them ended before another was judged for the first time: their losses have no step in common."
     fits = {name: each.loss_forecast.fit for name, each in named.items() if each.loss_forecast is not None}
     if len(fits) < len(named):
         ends = {name: _last(each.dev_loss) or 0.0 for name, each in named.items()}
@@ -202,7 +207,7 @@ def _judge_losses(named: dict[str, Findings]) -> str:
     )
 
 
-def _doubts(named: dict[str, Findings]) -> list[str]:
+def _doubts_about_losses(named: dict[str, Findings]) -> list[str]:
     doubts = []
     smoothing = {number_or_none(each.evidence.training.get("label_smoothing")) for each in named.values()} - {None}
     if len(smoothing) > 1:
@@ -212,6 +217,11 @@ def _doubts(named: dict[str, Findings]) -> list[str]:
     }
     if len(corpora) > 1:
         doubts.append("These runs learned from different corpora or vocabularies: losses per piece are not comparable.")
+    return doubts
+
+
+def _doubts(named: dict[str, Findings]) -> list[str]:
+    doubts = []
     kinds = {each.bleu_name for each in named.values() if len(each.bleu[0])}
     if len(kinds) > 1:
         doubts.append("BLEU of translations and teacher-forced BLEU stand side by side: they are not comparable.")

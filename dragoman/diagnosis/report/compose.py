@@ -41,6 +41,10 @@ QUESTIONS: tuple[Callable[[Findings], Answer], ...] = (
 """In the order of the seeds."""
 
 
+FIRST_DATE = 10**9
+"""In seconds since 1970: no run was trained before 2001."""
+
+
 def build_report(run: RunFolder, known: Known | None = None) -> Report:
     """Everything there is to say about a run, from its files alone."""
     return report_of(Findings(read_evidence(run, known)))
@@ -95,7 +99,10 @@ def last_evaluation(evidence: Evidence) -> dict[str, Any] | None:
     if not evidence.evaluations:
         return None
     last = evidence.evaluations[-1]
-    return {name: value for name, value in last.items() if name not in ("kind", "samples", "line")}
+    # A log without dates counts its seconds from 0.
+    is_dated = (number_or_none(last.get("time")) or 0.0) >= FIRST_DATE
+    hidden = ("kind", "samples", "line", *(() if is_dated else ("time",)))
+    return {name: value for name, value in last.items() if name not in hidden}
 
 
 def _forecast(findings: Findings) -> dict[str, Any] | None:

@@ -34,7 +34,8 @@ def answer_overfitting(findings: Findings) -> Answer:
         )
     sentences = [
         f"Best dev loss {found.best_loss:.4f} at step {found.best_step:,}; the last is {found.last_loss:.4f}.",
-        f"Over the last third of the evaluations it changes by {found.late_slope:+.4f} per 1,000 steps.",
+        f"Over the last third of the evaluations it changes by {_per_tenth(findings, found.late_slope):+.4f} for each "
+        "tenth of the run.",
         *_gap_sentences(findings),
         *_best_bleu_sentence(findings),
     ]
@@ -47,6 +48,10 @@ def answer_overfitting(findings: Findings) -> Answer:
     confidence = min(0.95 if is_comparable else 0.8, 0.5 + 0.02 * len(findings.dev_loss[0]))
     chart = _gap_chart(findings)
     return Answer(QUESTION, answer, sentences, confidence, [chart] if chart else [], missing=missing)
+
+
+def _per_tenth(findings: Findings, slope_per_thousand: float) -> float:
+    return slope_per_thousand * (findings.evidence.last_step or 0) / 10_000
 
 
 def _p(value: float) -> str:
