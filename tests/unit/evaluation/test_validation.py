@@ -162,4 +162,6 @@ def test_kept_translations_sum_up_to_the_bleu_of_the_evaluation(judge, tmp_path)
 
 
 def test_translations_that_cannot_be_kept_do_not_end_a_run(judge, tmp_path):
-    keep_translations(RunFolder(tmp_path / "gone"), 7, judge.judge())
+    gone = RunFolder(tmp_path / "gone")
+    keep_translations(gone, 7, judge.judge())
+    assert not gone.path.exists()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from foreign_logs import of_kind, reading_with
+from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,7 +107,7 @@ names = st.sampled_from(["loss", "step", "eval_loss", "eval_bleu", "train_runtim
 
 @given(st.lists(st.dictionaries(names, values)), st.dictionaries(st.sampled_from(list(STATE)), values))
 def test_any_history_can_be_read(tmp_path_factory, history, state):
-    read_state(tmp_path_factory.mktemp("state"), state | {"log_history": history})
+    assert is_sound(read_state(tmp_path_factory.mktemp("state"), state | {"log_history": history}))
 
 
 def test_printed_lines_get_their_steps_from_the_bar():
@@ -146,7 +146,7 @@ def test_own_lines_are_known():
 
 @given(st.lists(st.text() | st.sampled_from([*START, LOSS, EVALUATION, SUMMARY, bar(1, 2, "00:01")]), max_size=8))
 def test_any_lines_can_be_read(lines):
-    read(*lines, *(line[:40] for line in lines), *(line[10:] for line in lines), "".join(lines))
+    assert is_sound(read(*lines, *(line[:40] for line in lines), *(line[10:] for line in lines), "".join(lines)))
 
 
 @given(st.text(alphabet="0123456789naif.,e+-٣:", max_size=40))
@@ -157,7 +157,7 @@ def test_any_number_can_be_read(text):
         LOSS.replace("2.5", text),
         SUMMARY.replace("500.0", text),
     ]
-    read(*lines, *START[:6], LOSS.replace("0.5", text))
+    assert is_sound(read(*lines, *START[:6], LOSS.replace("0.5", text)))
 
 
 def test_entries_without_a_bar_are_numbered_by_their_epochs_if_the_summary_tells_the_steps():

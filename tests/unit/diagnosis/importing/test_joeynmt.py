@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from foreign_logs import of_kind, reading_with
+from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,14 +136,16 @@ ALL = [*START, *STEPS, *SAMPLE, VALID_1, *VALID_2, *END, FILE]
 
 @given(st.lists(st.text() | st.sampled_from(ALL), max_size=8), st.integers(0, 150))
 def test_any_lines_can_be_read(lines, cut):
-    read(*lines, *(line[:cut] for line in lines), *(line[cut:] for line in lines))
+    assert is_sound(read(*lines, *(line[:cut] for line in lines), *(line[cut:] for line in lines)))
 
 
 @given(st.text(alphabet="0123456789naif.e+-٣", max_size=40))
 def test_any_number_can_be_read(text):
-    read(*(line.replace("1000", text).replace("4000", text) for line in ALL), STEPS[0].replace("40.858349", text))
+    assert is_sound(
+        read(*(line.replace("1000", text).replace("4000", text) for line in ALL), STEPS[0].replace("40.858349", text))
+    )
 
 
 @given(st.text(alphabet="ab.: ", max_size=60))
 def test_any_configuration_can_be_read(text):
-    read(f"cfg.{text} : 1", f"cfg.training.{text} : {text}", "cfg.training : 1", *START)
+    assert is_sound(read(f"cfg.{text} : 1", f"cfg.training.{text} : {text}", "cfg.training : 1", *START))

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from foreign_logs import of_kind, reading_with
+from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,10 +140,14 @@ def test_own_lines_are_known():
 
 @given(st.lists(st.text() | st.sampled_from([*START, *STEPS, *VALID, *VALID_3]), max_size=8), st.integers(0, 150))
 def test_any_lines_can_be_read(lines, cut):
-    read(*lines, *(line[:cut] for line in lines), *(line[cut:] for line in lines))
+    assert is_sound(read(*lines, *(line[:cut] for line in lines), *(line[cut:] for line in lines)))
 
 
 @given(st.text(alphabet="0123456789naif.e+-٣[],", max_size=40))
 def test_any_number_can_be_read(text):
-    read(STEPS[0].replace("450", text), STEPS[0].replace("5.43", text), STEPS[0].replace("230", text), STEPS[0])
-    read(*STEPS, VALID[1].replace("500.32", text), START[4].replace("0, 1", text), STEPS[0].replace("596", text))
+    assert is_sound(
+        read(STEPS[0].replace("450", text), STEPS[0].replace("5.43", text), STEPS[0].replace("230", text), STEPS[0])
+    )
+    assert is_sound(
+        read(*STEPS, VALID[1].replace("500.32", text), START[4].replace("0, 1", text), STEPS[0].replace("596", text))
+    )
