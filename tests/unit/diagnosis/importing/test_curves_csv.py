@@ -104,6 +104,6 @@ def test_a_missing_table_is_refused_by_name(tmp_path):
 @given(st.text(), st.lists(st.text(alphabet='0123456789.,;e-+"naif\n\t ٣', max_size=30)))
 def test_any_table_is_read_or_refused(tmp_path_factory, head, rows):
     folder = tmp_path_factory.mktemp("tables")
-    read(table(folder, "step,loss,bleu\n" + "\n".join(rows)))
+    assert is_sound(read(table(folder, "step,loss,bleu\n" + "\n".join(rows))))
     with suppress(UserError):
         read(table(folder, head + "\n".join(rows)))
