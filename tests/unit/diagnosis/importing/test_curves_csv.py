@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from foreign_logs import of_kind
+from foreign_logs import is_sound, of_kind
 from hypothesis import given
 from hypothesis import strategies as st
 
