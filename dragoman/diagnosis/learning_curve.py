@@ -29,8 +29,8 @@ FEWEST_POINTS = 5
 EXPONENTS = np.concatenate([[-0.5, -0.25], np.arange(0.05, 2.0, 0.1), [2.25, 2.5, 3.0, 3.5, 4.0]])
 """Negative ones rise for ever, as BLEU does for a while before it levels off. They lie close together: what lies
 between two of them would be explained by wear, and a curve that falls would be forecast to rise."""
-NUM_DRAWS = 400
-"""Of the coefficients, for each exponent."""
+NUM_DRAWS, NUM_KEPT = 400, 2_000
+"""Of the coefficients: for each exponent, and of all together, by how likely each is."""
 MAX_RATE_POINTS = 4_000
 """At which the schedule is evaluated: a million steps must not take seconds."""
 COOLING_SHARE = 0.02
@@ -181,7 +181,7 @@ def fit_curve(
         return None
     log_weights = np.concatenate(evidences)
     share = np.exp(log_weights - log_weights.max())
-    chosen = random.choice(len(share), size=2_000, p=share / share.sum())
+    chosen = random.choice(len(share), size=NUM_KEPT, p=share / share.sum())
     fit = CurveFit(
         schedule,
         float(x[-1]),
@@ -209,7 +209,6 @@ def _regress(
     target = (y - centre) / spread
     precision = np.diag(PRIOR_SCALES**-2.0)
     least = LEAST_NOISE**2
-    # Conjugate: noise² ~ inverse gamma, coefficients given it ~ normal. The prior holds as much as one value.
     gram = (columns * weights[:, None]).T @ columns
     moment = (columns * weights[:, None]).T @ target
     # The prior is in units of the spread, not of the noise: noise is estimated first, from the best fit without it.
