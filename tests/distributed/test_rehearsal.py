@@ -28,6 +28,9 @@ WORKERS = 2
 TIMEOUT = timedelta(seconds=60)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread():
     """Several threads of one tiny model only wait for each other where the machine is busy."""
@@ -103,7 +106,6 @@ def test_the_run_says_all_along_how_wrong_the_prediction_was(rehearsed: Path):
         assert record["prediction_error"] == pytest.approx(record["seconds_per_step"] / expected - 1)
 
 
-@pytest.mark.slow
 def test_a_rehearsed_run_ends_bit_identical_to_one_that_was_not(rehearsed: Path, plain: Path):
     assert learned_bytes(rehearsed, STEPS) == learned_bytes(plain, STEPS)
     losses = [[record["loss"] for record in read_records(run, "train")] for run in (rehearsed, plain)]
@@ -153,7 +155,6 @@ def test_a_finished_run_has_its_verdict(plain: Path):
     assert verdict["why"] in (plain / "log.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_a_resumed_run_keeps_its_prediction(rehearsed: Path, tmp_path: Path):
     run = tmp_path / "resumed"
     shutil.copytree(rehearsed, run, symlinks=True)
@@ -167,7 +168,6 @@ def test_a_resumed_run_keeps_its_prediction(rehearsed: Path, tmp_path: Path):
     assert all(record["predicted_seconds_per_step"] == expected for record in resumed)
 
 
-@pytest.mark.slow
 def test_a_check_tells_what_a_run_would_take(settings: Path):
     command = dragoman_command("check", settings, "--workers", WORKERS, "--seconds", 5, "--steps", 1_000, "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -201,7 +201,6 @@ def play_rank(rank: int, port: int, config: Path, answers: multiprocessing.Queue
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
 def test_every_rank_has_measured_the_same(settings: Path):
     """What each decides from its measurements, such as how many steps follow, must be what all decide, or they hang."""
     context = multiprocessing.get_context("forkserver")

@@ -51,6 +51,7 @@ def test_help_has_examples(dragoman: Run):
     assert "Examples: dragoman import" in dragoman("import", "--help").stdout
 
 
+@pytest.mark.slow
 def test_our_own_run_for_people(dragoman: Run, own_run: RunFolder):
     printed = dragoman("report", own_run.path).stdout
     assert "60,880,896 parameters" in printed
@@ -74,6 +75,7 @@ def test_our_own_run_as_json(dragoman: Run, own_run: RunFolder, tmp_path: Path):
     assert written["answers"] == figures["answers"]
 
 
+@pytest.mark.slow
 def test_the_page_is_shown_in_the_browser(dragoman: Run, own_run: RunFolder, tmp_path: Path):
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/shown\n')
@@ -126,6 +128,7 @@ def test_a_foreign_log_with_what_its_owner_knows(dragoman: Run, log: Path):
     assert any("teacher-forced" in warning for warning in figures["warnings"])
 
 
+@pytest.mark.slow
 def test_the_same_log_again_takes_the_same_folder_and_another_one_another(dragoman: Run, log: Path):
     for _ in range(2):
         dragoman("import", log.name, cwd=log.parent)
@@ -184,6 +187,7 @@ def test_importing_makes_a_run_that_other_commands_read(dragoman: Run, log: Path
     assert "theirs" in printed
 
 
+@pytest.mark.slow
 def test_importing_into_another_folder_is_refused(dragoman: Run, log: Path):
     assert "--run-dir" in dragoman("import", log.name, "--run-dir", ".", code=1, cwd=log.parent).stderr
 
