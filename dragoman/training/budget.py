@@ -84,7 +84,9 @@ class StopWatch:
 
     def is_asked_to_end(self) -> bool:
         """Whether somebody has asked; the run folder is looked at once a second."""
-        if self._run and time.monotonic() - self._last_look > LOOK_SECONDS:
+        # A launcher passes a request on as a signal, which may come before the next look.
+        is_due = time.monotonic() - self._last_look > LOOK_SECONDS or self._notice.reason is StopReason.SIGNAL
+        if self._run and is_due:
             self._last_look = time.monotonic()
             if is_stop_requested(self._run):
                 self._notice.reason = StopReason.REQUEST

@@ -92,6 +92,14 @@ def test_a_request_in_the_run_folder_is_seen_within_a_second(run, clock):
     assert stop_watch.reason() is StopReason.REQUEST  # what was asked for stays asked for
 
 
+def test_a_request_that_a_launcher_passes_on_as_a_signal_is_known_for_one(run, clock, notice):
+    stop_watch = watch(notice, run)
+    assert stop_watch.reason() is StopReason.NONE
+    request_stop(run)
+    os.kill(os.getpid(), signal.SIGTERM)  # before the next look is due
+    assert stop_watch.reason() is StopReason.REQUEST
+
+
 def test_the_run_folder_is_looked_at_once_a_second_only(run, clock, monkeypatch):
     """It may be on a slow network disk, and this is asked at every batch."""
     looks = []
