@@ -11,7 +11,7 @@ from pathlib import Path
 from held_back import CONTROL_GROUPS
 from multi30k import REPOSITORY
 
-from dragoman.diagnosis.attribution import Verdict, judge_run
+from dragoman.diagnosis.verdict import Verdict, judge_run
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder

@@ -21,9 +21,9 @@ from reference_transformer import ReferenceTransformer, copy_weights
 from results import describe_machine, end_with, positive_count, save_result, summarise
 
 from dragoman.corpus.batching import pad_sentences
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.corpus.shards import ParallelIds
-from dragoman.model.presets import resolve_shape
+from dragoman.model.shape import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_weights
 from dragoman.run.checkpoints import MODEL_FILE

@@ -23,13 +23,13 @@ import psutil
 from multi30k import REPOSITORY, prepare_multi30k
 from results import describe_machine, end_with, positive_count, save_result, summarise
 
-from dragoman.corpus.builtin import write_builtin_corpus
-from dragoman.corpus.prepare import prepare_corpus
+from dragoman.builtin import write_builtin_corpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, write_text
 from dragoman.run.folder import RunFolder
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
 
 WORKER_MODULE = "dragoman.training.worker"
 NUM_WORKERS = 2

@@ -21,9 +21,9 @@ from multi30k import REPOSITORY
 from results import describe_machine, end_with, save_result
 
 from dragoman.diagnosis.forecast import forecast
-from dragoman.diagnosis.importing.writing import import_run
-from dragoman.diagnosis.report.evidence import read_evidence
-from dragoman.diagnosis.report.findings import Findings
+from dragoman.importing.writing import import_run
+from dragoman.report.evidence import read_evidence
+from dragoman.report.findings import Findings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 

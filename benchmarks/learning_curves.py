@@ -19,15 +19,14 @@ from pathlib import Path
 from multi30k import REPOSITORY
 from results import end_with
 
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.run.checking import read_toml
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.run.config import PROVENANCE
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
 from dragoman.run.summary import read_records
-from dragoman.run.toml import dump_toml
+from dragoman.run.tables import dump_toml, read_toml
 
 CURVES_FOLDER = REPOSITORY / "benchmarks" / "curves"
 DATA_FOLDER = REPOSITORY.parent / "shared" / "data"

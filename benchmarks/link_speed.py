@@ -15,10 +15,10 @@ from typing import Any
 from multi30k import REPOSITORY
 from results import describe_machine, end_with, positive_count, save_result
 
-from dragoman.corpus.builtin import write_builtin_corpus
-from dragoman.corpus.prepare import prepare_corpus
+from dragoman.builtin import write_builtin_corpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
 
 sys.path.append(str(REPOSITORY / "tests"))  # where the rig is
 from link_measurement import LinkRun, Window, measure_links, write_link_config

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKED_FOLDER = REPOSITORY.parent / "shared" / "data" / "multi30k"

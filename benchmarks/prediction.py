@@ -22,7 +22,7 @@ from link_speed import prepare_builtin
 from multi30k import REPOSITORY, prepare_multi30k
 from results import RESULTS_FOLDER, describe_machine, end_with, positive_count, save_result
 
-from dragoman.diagnosis.attribution import judge_run
+from dragoman.diagnosis.verdict import judge_run
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder

@@ -127,7 +127,7 @@ from pathlib import Path
 import psutil
 from dragoman.corpus.batching import BatchSettings, BatchStream
 from dragoman.corpus.mixture import Mixture
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import DataSettings
 process = psutil.Process()
 before = process.memory_info().rss

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from dragoman.corpus.batching import MicroBatch
 from dragoman.corpus.tokenizer import PAD_ID
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoidal_positions
 
 MAX_POSITIONS = 512

@@ -34,10 +34,10 @@ from dragoman.run.folder import RunFolder
 
 REQUIRED_SECONDS = 8.0
 WAIT_SECONDS = 120.0
-HOST_MODULE = "dragoman.cluster.launch.host_program"
+HOST_MODULE = "dragoman.launch.host_program"
 IMPORTED = {
-    "launcher": "dragoman.training.launching",
-    "host program": "dragoman.cluster.launch.agent",
+    "launcher": "dragoman.launch.local",
+    "host program": "dragoman.launch.agent",
     "worker": "dragoman.training.worker",
 }
 """The module that brings in nearly all a process needs."""

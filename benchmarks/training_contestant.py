@@ -16,7 +16,7 @@ from reference_transformer import ReferenceTransformer, copy_weights, reference_
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, StepPlan
 from dragoman.corpus.mixture import Mixture
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import Settings, build_settings
 from dragoman.run.schedule import build_schedule
 from dragoman.training.cpu import keep_freed_memory

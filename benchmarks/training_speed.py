@@ -18,9 +18,8 @@ from typing import Any
 from multi30k import REPOSITORY, prepare_multi30k
 from results import describe_machine, end_with, positive_count, save_result, summarise
 
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.model.presets import resolve_shape
-from dragoman.model.work import training_flops_per_target_token
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.model.shape import resolve_shape, training_flops_per_target_token
 from dragoman.run.config import ModelSettings
 from dragoman.run.errors import UserError
 

@@ -27,11 +27,11 @@ from dragoman.cluster.part_clock import Part, PartClock
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import BatchStream, MicroBatch
 from dragoman.corpus.mixture import Mixture
-from dragoman.monitoring.machine_figures import machine_figures
 from dragoman.monitoring.sampling.sampler import MODULE, SAMPLE_SECONDS, start_sampler
 from dragoman.monitoring.sinks import Sinks
 from dragoman.monitoring.step_parts import read_parts
 from dragoman.monitoring.system_figures import SystemFigures
+from dragoman.monitoring.watcher import machine_figures
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.training.cpu import keep_freed_memory

@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from dragoman.corpus.settings import CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
 from dragoman.run.config import Settings
-from dragoman.run.preparation import CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
-from dragoman.run.section import Section
+from dragoman.run.tables import Section
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """# Settings of a run

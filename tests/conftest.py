@@ -8,9 +8,9 @@ import pytest
 from hypothesis import settings
 from program import Run, run_dragoman
 
-from dragoman.corpus.builtin import write_builtin_corpus
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
+from dragoman.builtin import write_builtin_corpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 
 # No deadline: the machine may be busy. What decides whether a change lands must not depend on luck.
 settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get("CI") == "true")

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus, SplitName
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus, SplitName
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 
 TextPair = tuple[str, str]
 Files = tuple[Path, Path]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dragoman.diagnosis.importing.finding import LogReader
-from dragoman.diagnosis.importing.foreign_run import ForeignRun
+from dragoman.importing.finding import LogReader
+from dragoman.importing.foreign_run import ForeignRun
 
 
 def reading_with(reader_class: type[LogReader]) -> Callable[..., ForeignRun]:

@@ -13,7 +13,7 @@ from rig import Rig
 from rig.rate import bits_per_second
 
 from dragoman.cluster.world import World
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import load_settings
 from dragoman.run.following import LineFollower
 from dragoman.training.trainer import build_learner

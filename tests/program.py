@@ -20,7 +20,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 MARK_VARIABLE = "DRAGOMAN_TEST_RUN"
 """All processes of a run inherit it, so they are found even where their parent has gone."""
 WORKER_MODULE = "dragoman.training.worker"
-HOST_MODULE = "dragoman.cluster.launch.host_program"
+HOST_MODULE = "dragoman.launch.host_program"
 
 
 def dragoman_command(*arguments: object) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.run.folder import RunFolder
-from dragoman.run.toml import dump_toml
+from dragoman.run.tables import dump_toml
 
 Record = dict[str, Any]
 

@@ -3,7 +3,7 @@
 import math
 import random
 
-from dragoman.diagnosis.report.parts import (
+from dragoman.report.parts import (
     Answer,
     Chart,
     Comparison,

@@ -29,9 +29,9 @@ def test_imports_point_one_way():
     "module",
     [
         "dragoman.run.config",
-        "dragoman.model.presets",
-        "dragoman.corpus.prepared",
-        "dragoman.training.recipe",
+        "dragoman.model.shape",
+        "dragoman.corpus.prepared_corpus",
+        "dragoman.training.own_text_settings",
         "dragoman.cli",
     ],
 )

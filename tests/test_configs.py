@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.model.presets import resolve_shape
+from dragoman.model.shape import resolve_shape
 from dragoman.run.config import load_settings
 
 ROOT = Path(__file__).parents[1]

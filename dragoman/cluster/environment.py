@@ -6,6 +6,15 @@ from dataclasses import dataclass
 
 from dragoman.run.processes import num_cores
 
+CAUSE_VARIABLE = "DRAGOMAN_RESTART_CAUSE"
+"""Tells restarted workers why they were restarted, for their record."""
+RESUMED_VARIABLE = "DRAGOMAN_RESUMED"
+"""Tells workers that the run must continue from a checkpoint, never start from step 0."""
+CHECK_SECONDS_VARIABLE = "DRAGOMAN_CHECK_SECONDS"
+"""Tells the workers of `dragoman check` how long they may measure."""
+MEASUREMENTS_FILE = "measurements.json"
+"""Where the workers of `dragoman check` leave what they measured."""
+
 
 @dataclass(frozen=True)
 class Place:

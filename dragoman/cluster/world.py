@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from dragoman.cluster.heartbeat import waiting
-from dragoman.cluster.meeting import Meeting
+from dragoman.cluster.rendezvous import Meeting
 
 CPU = torch.device("cpu")
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)

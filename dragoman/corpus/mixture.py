@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.permutation import MAX_SIZE, Permutation
-from dragoman.corpus.prepared import TrainCorpus
+from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import DataSettings
 from dragoman.run.errors import UsageError
 

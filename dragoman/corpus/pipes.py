@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from dragoman.corpus.formats.bad_lines import Unreadable
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
-from dragoman.corpus.formats.sentences import decode_sentence, join_lines
-from dragoman.corpus.prepared import PreparedCorpus, read_manifest
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Unreadable, decode_sentence, join_lines
+from dragoman.corpus.prepared_corpus import PreparedCorpus, read_manifest
 from dragoman.corpus.tokenizer import NUM_SPECIAL_PIECES, Tokenizer
 from dragoman.run.errors import UsageError, UserError
 

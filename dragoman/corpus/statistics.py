@@ -12,7 +12,7 @@ import numpy as np
 from dragoman.corpus.batching import BatchSettings, BatchStream
 from dragoman.corpus.cleaning.account import kept_sentence, table_lines, visible
 from dragoman.corpus.mixture import Mixture, Stage, base_weights
-from dragoman.corpus.prepared import SPLIT_NAMES, PreparedCorpus, SideRecord, SplitName, SplitRecord
+from dragoman.corpus.prepared_corpus import SPLIT_NAMES, PreparedCorpus, SideRecord, SplitName, SplitRecord
 from dragoman.corpus.shards import OFFSET_DTYPE, SIDES
 from dragoman.run.errors import UserError
 

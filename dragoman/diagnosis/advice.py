@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from dragoman.diagnosis.cost_model import ring_bytes_per_node
 from dragoman.diagnosis.measurements import MEGA, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import Prediction, predict, step_from_parts, transfer_seconds
+from dragoman.diagnosis.step_model import ring_bytes_per_node
 from dragoman.diagnosis.wording import format_step
 from dragoman.run.units import BITS_PER_BYTE, format_rate
 

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dragoman.diagnosis.cost_model import Link, tcp_goodput
-from dragoman.run.checking import first_problem, read_toml
+from dragoman.diagnosis.step_model import Link, tcp_goodput
 from dragoman.run.errors import UsageError
-from dragoman.run.section import NotNegative, Positive, Section
+from dragoman.run.tables import NotNegative, Positive, Section, first_problem, read_toml
 from dragoman.run.units import format_bytes, format_rate, parse_rate
 
 Precision = Literal["fp32", "fp16", "bf16"]

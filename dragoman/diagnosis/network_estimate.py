@@ -7,13 +7,11 @@ need on the link, waited for the network, whatever the utilisation of its GPUs s
 
 from dataclasses import dataclass, field, replace
 
-from dragoman.diagnosis.attribution import SHORTEST_STEP, Verdict
-from dragoman.diagnosis.bottleneck import BINDING_SHARE
-from dragoman.diagnosis.cost_model import ring_bytes_per_node
 from dragoman.diagnosis.hardware import Device, load_hardware
+from dragoman.diagnosis.step_model import BINDING_SHARE, ring_bytes_per_node
+from dragoman.diagnosis.verdict import SHORTEST_STEP, Verdict
 from dragoman.diagnosis.wording import format_step
-from dragoman.model.presets import PRESET_VOCAB_SIZE, ModelShape
-from dragoman.model.work import training_flops_per_target_token
+from dragoman.model.shape import PRESET_VOCAB_SIZE, ModelShape, training_flops_per_target_token
 from dragoman.run.errors import UsageError
 from dragoman.run.units import format_bytes, format_rate
 

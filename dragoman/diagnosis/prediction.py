@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import Any
 
-from dragoman.diagnosis.bottleneck import Losses, StepView, find_losses
 from dragoman.diagnosis.measurements import MeasuredLink, Measurements, Transfer
+from dragoman.diagnosis.step_model import Losses, StepView, find_losses
 
 MODEL_ERROR = 0.06
 """Relative error of a step put together from its parts: see docs/results.md."""

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dragoman.diagnosis.cost_model import (
+from dragoman.diagnosis.hardware import Device, Hardware, LinkFacts, ShareRange
+from dragoman.diagnosis.step_model import (
     Link,
     bucket_ready_times,
     bucket_sizes,
@@ -21,17 +22,17 @@ from dragoman.diagnosis.cost_model import (
     packed_ring_all_reduce_seconds,
     ring_bytes_per_node,
 )
-from dragoman.diagnosis.hardware import Device, Hardware, LinkFacts, ShareRange
-from dragoman.model.presets import ModelShape, count_parameters, load_preset
-from dragoman.model.work import (
+from dragoman.model.shape import (
     BACKWARD_PER_FORWARD,
+    ModelShape,
     activation_elements_per_token,
     count_operations,
+    count_parameters,
     forward_flops_per_target_token,
+    load_preset,
 )
-from dragoman.run.checking import first_problem, read_toml
 from dragoman.run.errors import UsageError
-from dragoman.run.section import Positive, Section, Switch
+from dragoman.run.tables import Positive, Section, Switch, first_problem, read_toml
 
 MAX_DEVICES = 1_000_000
 MAX_COUNT = 10**12

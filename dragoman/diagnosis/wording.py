@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dragoman.diagnosis.prediction import Prediction
-from dragoman.run.description import format_seconds
+from dragoman.run.summary import format_seconds
 from dragoman.run.units import format_rate
 
 PART_NAMES = {

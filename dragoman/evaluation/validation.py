@@ -1,7 +1,9 @@
-"""Judging a model on the dev set during training, the work shared over the ranks."""
+"""The dev set as a run translated it last, kept sentence by sentence so that two runs can be compared pair by pair."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +13,15 @@ import torch
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import Indices, MicroBatch, fixed_batches, pad_pairs
-from dragoman.corpus.prepared import PreparedCorpus, SplitName
+from dragoman.corpus.prepared_corpus import PreparedCorpus, SplitName
 from dragoman.corpus.tokenizer import EOS_ID
-from dragoman.evaluation.scores import score_translations, teacher_forced_bleu
-from dragoman.evaluation.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
+from dragoman.evaluation.scores import bleu_counts, score_translations, teacher_forced_bleu
 from dragoman.model.loss import LossSums
-from dragoman.model.mode import evaluating
+from dragoman.model.teacher_forcing import evaluating, teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import Settings
+from dragoman.run.files import write_aside
+from dragoman.run.folder import RunFolder
 from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator
 
@@ -188,3 +191,15 @@ def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float,
     references = [" ".join(map(str, [*pairs.target(i), EOS_ID])) for i in range(pairs.num_pairs)]
     forced_bleu = teacher_forced_bleu(world.gather_texts(share.predictions), references)
     return smoothed / num_tokens, plain / num_tokens, forced_bleu
+
+
+def keep_translations(run: RunFolder, step: int, judged: Evaluation) -> None:
+    """Writes translations.jsonl: a line about the evaluation, then one for each sentence."""
+    counts = bleu_counts(judged.translations, judged.references)
+    rows = zip(judged.sources, judged.references, judged.translations, counts, strict=True)
+    names = ("source", "reference", "translation", "bleu_counts")
+    lines: list[dict[str, object]] = [{"step": step, "bleu": judged.bleu, "signature": judged.signature}]
+    lines += [dict(zip(names, row, strict=True)) for row in rows]
+    # On a full disk a run goes on without: it is the figures in metrics.jsonl that it needs.
+    with suppress(OSError), write_aside(run.translations, "w", is_durable=False) as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

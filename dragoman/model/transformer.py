@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, relu
 
-from dragoman.model.attention import CrossAttention, KeyValueCache, SelfAttention, padding_mask
-from dragoman.model.dropout import Dropout
-from dragoman.model.presets import ModelShape
+from dragoman.model.attention import CrossAttention, Dropout, KeyValueCache, SelfAttention, padding_mask
+from dragoman.model.shape import ModelShape
 
 NORM_EPSILON = 1e-6
 

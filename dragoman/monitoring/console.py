@@ -10,8 +10,8 @@ from typing import IO, Any, Self, TextIO, cast
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from dragoman.monitoring.patient_file import PatientFile
-from dragoman.run.description import format_seconds
+from dragoman.monitoring.buffered_file import PatientFile
+from dragoman.run.summary import format_seconds
 
 CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
 """Set to "stderr", it keeps a worker's lines off standard output, which then is for JSON alone."""

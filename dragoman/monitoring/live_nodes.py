@@ -3,8 +3,7 @@
 from rich.text import Text
 
 from dragoman.monitoring.live_parts import NodeView, RunView, bar, clean, describe, fit, number_at, percent, place_of
-from dragoman.run.description import format_seconds
-from dragoman.run.summary import Record
+from dragoman.run.summary import Record, format_seconds
 from dragoman.run.units import BITS_PER_BYTE, format_rate
 
 FULL_LINK_SHARE = 0.9

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 from rich.text import Text
 
 from dragoman.diagnosis.wording import PART_NAMES, SMALLEST_SHARE
-from dragoman.run.description import format_seconds
 from dragoman.run.status import number_or_none
-from dragoman.run.summary import Record
+from dragoman.run.summary import Record, format_seconds
 
 Points = Sequence[tuple[float, float]]
 """(step, loss), by rising steps."""

@@ -26,12 +26,18 @@ from dragoman.monitoring.live_parts import (
     prediction_rows,
     verdict_rows,
 )
-from dragoman.run.description import describe_observation
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.following import LineFollower, Observation
 from dragoman.run.status import ENDED_STATES
-from dragoman.run.summary import NUM_RECENT_RECORDS, LastRecords, Record, parse_record, progress_figures
+from dragoman.run.summary import (
+    NUM_RECENT_RECORDS,
+    LastRecords,
+    Record,
+    describe_observation,
+    parse_record,
+    progress_figures,
+)
 
 Judge = Callable[[RunFolder], Verdict]
 Clock = Callable[[], float]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from dragoman.monitoring.patient_file import PatientFile
+from dragoman.monitoring.buffered_file import PatientFile
 
 TENSORBOARD_TAGS = {
     ("train", "loss"): "train_loss",

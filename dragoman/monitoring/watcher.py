@@ -1,17 +1,112 @@
 """Rank 0 tells the world about the run, in the seeds' log lines and in records; other ranks keep silent."""
 
+from collections import defaultdict
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from dragoman.diagnosis.attribution import Verdict
-from dragoman.diagnosis.prediction import Prediction
+from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, Prediction, predict_from_steps
+from dragoman.diagnosis.verdict import Verdict
 from dragoman.diagnosis.wording import describe_parts, describe_prediction
+from dragoman.monitoring.buffered_file import OutageNews
 from dragoman.monitoring.console import RunConsole
-from dragoman.monitoring.foresight import Foresight
-from dragoman.monitoring.machine_figures import machine_figures
-from dragoman.monitoring.patient_file import OutageNews
 from dragoman.monitoring.sinks import Sinks
 from dragoman.monitoring.system_figures import SystemFigures
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder
+from dragoman.run.following import LineFollower
+from dragoman.run.status import number_or_none
+from dragoman.run.summary import parse_record
+
+BYTES_PER_MEGABYTE = 1e6
+LOOPBACK = "lo"
+
+
+def machine_figures(system: dict[str, float]) -> dict[str, Any]:
+    """From the figures of an interval by their TensorBoard names; empty where nothing was sampled."""
+    figures: dict[str, Any] = {}
+    if traffic := _traffic(system):
+        figures["traffic"] = traffic
+    utilisation = {
+        "cpu": [value for name, value in system.items() if name.endswith("/cpu")],
+        "gpu": [value for name, value in system.items() if name.endswith("/utilisation")],
+    }
+    if busy := {kind: fmean(values) for kind, values in utilisation.items() if values}:
+        figures["utilisation"] = busy
+    return figures
+
+
+def _traffic(system: dict[str, float]) -> dict[str, Any] | None:
+    """Of the interface that carried most: between machines if there are several, otherwise whichever it is."""
+    rates: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for name, value in system.items():
+        match name.split("/"):
+            case ["system", node, "network", interface, ("sent_MB_per_s" | "received_MB_per_s") as way]:
+                rates[node, interface][way.split("_")[0]] = value * BYTES_PER_MEGABYTE
+    if len({node for node, _ in rates}) > 1:
+        rates = defaultdict(dict, {place: found for place, found in rates.items() if place[1] != LOOPBACK})
+    if not rates:
+        return None
+    (node, interface), found = max(rates.items(), key=lambda item: sum(item[1].values()))
+    return {
+        "host": node,
+        "interface": interface,
+        "sent_bytes_per_second": found.get("sent", 0.0),
+        "received_bytes_per_second": found.get("received", 0.0),
+    }
+
+
+PREDICTION_MARK = '"prediction"'
+
+
+def expected_before(run: RunFolder, num_workers: int) -> float | None:
+    """What a run that is resumed expected of a step with as many workers; None if it did not."""
+    try:
+        with LineFollower(run.metrics) as metrics:
+            # Only these lines are parsed: a long run has tens of thousands of others, and a restart should not wait.
+            records = [parse_record(line) for line in metrics.read_lines() if PREDICTION_MARK in line]
+    except UserError:
+        return None
+    same = [
+        each
+        for each in filter(None, records)
+        if each.get("kind") == "prediction" and each.get("workers") == num_workers
+    ]
+    told = same[-1].get("seconds_per_step") if same else None
+    return number_or_none(told.get("predicted")) if isinstance(told, dict) else None
+
+
+class Foresight:
+    """Holds the prediction; where nothing was rehearsed it is made from the first steps."""
+
+    def __init__(self, num_workers: int = 1, expected_seconds: float | None = None) -> None:
+        self._num_workers = num_workers
+        self._expected_seconds = expected_seconds
+        self._first_steps: list[float] = []
+
+    def expect(self, prediction: Prediction) -> None:
+        """Takes a prediction that was rehearsed."""
+        self._expected_seconds = prediction.seconds
+
+    def learn(self, seconds: float) -> Prediction | None:
+        """Takes note of a step; a prediction once the first ones have been seen, if there was none."""
+        if self._expected_seconds is not None:
+            return None
+        self._first_steps.append(seconds)
+        if len(self._first_steps) < NUM_SKIPPED_STEPS + NUM_FIRST_STEPS:
+            return None
+        prediction = predict_from_steps(self._first_steps[NUM_SKIPPED_STEPS:], self._num_workers)
+        self.expect(prediction)
+        return prediction
+
+    def compare(self, seconds_per_step: float) -> dict[str, float]:
+        """What was expected beside what came; nothing as long as nothing is expected."""
+        if not self._expected_seconds:
+            return {}
+        return {
+            "predicted_seconds_per_step": self._expected_seconds,
+            "prediction_error": seconds_per_step / self._expected_seconds - 1,
+        }
 
 
 @dataclass(frozen=True)

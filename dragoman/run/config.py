@@ -11,10 +11,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dragoman.run.checking import first_problem, known_keys, parse_value, read_toml, unknown_key
 from dragoman.run.errors import UsageError
-from dragoman.run.section import Count, CountOrZero, Fraction, NotNegative, Positive, Section
-from dragoman.run.toml import dump_toml
+from dragoman.run.tables import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NotNegative,
+    Positive,
+    Section,
+    dump_toml,
+    first_problem,
+    known_keys,
+    parse_value,
+    read_toml,
+    unknown_key,
+)
 
 Schedule = Literal[
     "transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"

@@ -1,6 +1,9 @@
-"""The names of all files a run leaves behind: everything anybody asks later is answered from them."""
+"""The files of a run folder, and the lock that lets one process at a time write them."""
 
+import fcntl
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -146,3 +149,27 @@ def open_run(path: Path) -> RunFolder:
     if not run.exists:
         raise UserError(f"{path} is not a run folder: it has no config.toml.")
     return run
+
+
+@contextmanager
+def hold_run(run: RunFolder) -> Iterator[None]:
+    """Holds a run for the block; a UserError where another process holds it."""
+    with run.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{run.path} is being trained by another process; stop that one first.") from None
+        yield
+
+
+def is_held(run: RunFolder) -> bool:
+    """Whether a process of this machine trains the run now."""
+    try:
+        with run.lock.open("rb") as file:
+            # A shared lock, for an instant: two who look at once do not take each other for the one who trains.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -12,8 +12,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder, open_run
-from dragoman.run.lock import is_held
+from dragoman.run.folder import RunFolder, is_held, open_run
 from dragoman.run.status import (
     ALIVE_STATES,
     ENDED_STATES,

@@ -1,8 +1,22 @@
-"""Worker processes: how many this machine has room for, and that none outlives the one that started it."""
+"""This program as a process: how to call it again, its cores, and ending together with its parent."""
 
 import ctypes
 import os
+import shutil
 import signal
+import sys
+from pathlib import Path
+
+
+def own_command() -> str:
+    """`dragoman` where that is found, otherwise the way to the one that is running, e.g. `.venv/bin/dragoman`."""
+    installed = Path(sys.executable).with_name("dragoman")
+    found = shutil.which("dragoman")
+    if not installed.exists() or (found is not None and Path(found).samefile(installed)):
+        return "dragoman"
+    is_below = installed.is_relative_to(Path.cwd())
+    return os.path.relpath(installed) if is_below else str(installed)
+
 
 PR_SET_PDEATHSIG = 1
 

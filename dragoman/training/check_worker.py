@@ -6,17 +6,16 @@ from pathlib import Path
 
 import torch
 
-from dragoman.cluster.environment import fair_num_threads, find_place
+from dragoman.cluster.environment import CHECK_SECONDS_VARIABLE, MEASUREMENTS_FILE, fair_num_threads, find_place
 from dragoman.cluster.heartbeat import beat, start_heartbeat
-from dragoman.cluster.meeting import Meeting, meet
+from dragoman.cluster.rendezvous import Meeting, meet
 from dragoman.cluster.world import join_world, leave_world
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import load_settings
 from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import end_with_parent
 from dragoman.training.budget import StopReason
-from dragoman.training.checking import MEASUREMENTS_FILE, SECONDS_VARIABLE
 from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
 from dragoman.training.rehearsal import rehearse
 from dragoman.training.worker import end_process, record_failure
@@ -29,7 +28,7 @@ def main() -> None:
     assert place is not None, "started without the variables of an agent"
     run = RunFolder(Path(sys.argv[1]))
     try:
-        _measure(run, meet(place, run.path), float(os.environ[SECONDS_VARIABLE]))
+        _measure(run, meet(place, run.path), float(os.environ[CHECK_SECONDS_VARIABLE]))
     except Exception as error:
         record_failure(run, place.rank, error)
         end_process(1)

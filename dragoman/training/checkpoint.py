@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from dragoman.corpus.batching import BatchPosition
-from dragoman.model.presets import ModelShape, shape_from_dict
+from dragoman.model.shape import ModelShape, shape_from_dict
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_tensors, load_weights, save_tensors
 from dragoman.run.checkpoints import MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE
@@ -19,7 +19,7 @@ from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json
 from dragoman.run.folder import RunFolder
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 from dragoman.training.optimizer import restore_optimizer
 from dragoman.training.step import Learner
 

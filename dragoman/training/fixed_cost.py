@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dragoman.corpus.batching import MicroBatch
-from dragoman.evaluation.teacher_forcing import teacher_forced_loss
+from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.training.step import Learner
 
 NUM_ROUNDS = 2

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
-from dragoman.cluster.meeting import INTERFACE_VARIABLES
 from dragoman.cluster.part_clock import OWN_WORK, StepTimes
 from dragoman.cluster.probe import (
     BackgroundExchange,
@@ -24,11 +24,11 @@ from dragoman.cluster.probe import (
     measure_links,
     sweep_sizes,
 )
-from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.rendezvous import INTERFACE_VARIABLES
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, share_of_rank
 from dragoman.corpus.mixture import Mixture
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import step_from_parts, transfer_seconds
 from dragoman.monitoring.sampling.network import (

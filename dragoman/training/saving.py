@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
-from dragoman.monitoring.patient_file import describe_trouble
+from dragoman.monitoring.buffered_file import describe_trouble
 from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder

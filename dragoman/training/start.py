@@ -10,14 +10,13 @@ from typing import Any
 
 from dragoman import __version__
 from dragoman.corpus.mixture import Mixture, base_weights, build_stages, stages_begun
-from dragoman.corpus.prepared import PreparedCorpus, tokenizer_path
-from dragoman.model.presets import resolve_shape
+from dragoman.corpus.prepared_corpus import PreparedCorpus, tokenizer_path
+from dragoman.model.shape import resolve_shape
 from dragoman.run.checkpoints import newest_whole_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_json, write_text
-from dragoman.run.folder import RunFolder, checkpoint_step
-from dragoman.run.lock import is_held
+from dragoman.run.folder import RunFolder, checkpoint_step, is_held
 
 KEPT_ON_RESUME = (
     ("training", "seed"),

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.part_clock import Part, PartClock
-from dragoman.cluster.synchronisation import GradientSum
 from dragoman.corpus.batching import MicroBatch
-from dragoman.evaluation.teacher_forcing import teacher_forced_loss
 from dragoman.model.loss import LossSums
+from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import TrainingSettings
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 
 
 @dataclass(frozen=True)

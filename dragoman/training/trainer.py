@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import torch
 
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.part_clock import Part, PartClock
-from dragoman.cluster.synchronisation import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import (
     FIRST_POSITION,
@@ -19,26 +19,23 @@ from dragoman.corpus.batching import (
     share_of_rank,
 )
 from dragoman.corpus.mixture import Mixture
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.evaluation.teacher_forcing import teacher_forced_predictions
-from dragoman.evaluation.translations import keep_translations
-from dragoman.evaluation.validation import evaluate_on_dev
-from dragoman.model.mode import evaluating
-from dragoman.model.presets import resolve_shape
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.evaluation.validation import evaluate_on_dev, keep_translations
+from dragoman.model.shape import resolve_shape
+from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
 from dragoman.monitoring.meters import TrainMeters
 from dragoman.monitoring.step_parts import read_parts
 from dragoman.monitoring.watcher import Sample, Watcher
-from dragoman.run.command import own_command
 from dragoman.run.config import Settings
-from dragoman.run.description import format_seconds
 from dragoman.run.folder import RunFolder
+from dragoman.run.processes import own_command
 from dragoman.run.schedule import build_schedule
+from dragoman.run.summary import format_seconds
 from dragoman.training.budget import Clock, StopNotice, StopReason, StopWatch
 from dragoman.training.checkpoint import TrainingState, restore_learner
 from dragoman.training.fixed_cost import measure_fixed_share
-from dragoman.training.guard import FiniteGuard
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import FiniteGuard, LossScale
 from dragoman.training.optimizer import build_optimizer, set_learning_rate
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
 from dragoman.training.sharing import Origin, send_learner

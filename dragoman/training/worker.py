@@ -14,21 +14,19 @@ from typing import NoReturn
 
 import torch
 
-from dragoman.cluster.environment import fair_num_threads, find_place
+from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE, fair_num_threads, find_place
 from dragoman.cluster.failure import report_failure
 from dragoman.cluster.heartbeat import start_heartbeat
-from dragoman.cluster.launch.supervision import CAUSE_VARIABLE, RESUMED_VARIABLE
-from dragoman.cluster.meeting import Meeting, meet
+from dragoman.cluster.rendezvous import Meeting, meet
 from dragoman.cluster.world import World, join_world, leave_world
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
-from dragoman.diagnosis.attribution import judge_run
+from dragoman.diagnosis.verdict import judge_run
 from dragoman.monitoring.console import RunConsole
-from dragoman.monitoring.foresight import Foresight, expected_before
 from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import Sinks
 from dragoman.monitoring.system_figures import SystemFigures
-from dragoman.monitoring.watcher import RunWatcher, Watcher
+from dragoman.monitoring.watcher import Foresight, RunWatcher, Watcher, expected_before
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step

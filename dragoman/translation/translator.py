@@ -1,15 +1,28 @@
-"""Lines of text in, lines of text out: tokenize, batch by length, search, detokenize."""
+"""From a run folder to a translator: config, tokenizers and weights are all it takes."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TextIO
 
 import torch
 
+from dragoman.cluster.world import choose_device
 from dragoman.corpus.batching import pad_sentences
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.formats.lines import TextFile
+from dragoman.corpus.prepared_corpus import tokenizer_path
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.model.mode import evaluating
+from dragoman.model.shape import resolve_shape
+from dragoman.model.teacher_forcing import evaluating
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights import load_weights
+from dragoman.run.checkpoints import MODEL_FILE, find_checkpoint
+from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UsageError
+from dragoman.run.folder import checkpoint_step, open_run
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
 
 WORD_START = "▁"
@@ -174,3 +187,66 @@ def cut_at_words(ids: list[int], is_word_start: list[bool], max_ids: int) -> lis
 def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
     if progress is not None and num_lines:
         progress(num_lines)
+
+
+LINES_PER_BLOCK = 2_000
+"""Enough for batches of like length, little enough to see output soon."""
+STANDARD_INPUT = Path("/dev/stdin")
+
+
+def translate_stream(translator: Translator, path: Path, output: TextIO, say: Callable[[str], None]) -> None:
+    """Writes one line for each line of the file (`-` is standard input), in order; at a terminal, line by line."""
+    is_standard_input = path == Path("-")
+    text = TextFile(STANDARD_INPUT if is_standard_input else path)
+    lines = (normalise(line) for line in text)
+    block_size = 1 if is_standard_input and sys.stdin.isatty() else LINES_PER_BLOCK
+    for block in _blocks(lines, block_size):
+        for translation in translator.translate(block):
+            output.write(translation + "\n")
+        output.flush()
+    for notice in text.notices():
+        say(notice)
+
+
+def _blocks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    while block := list(islice(lines, size)):
+        yield block
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A trained translator and where it came from."""
+
+    translator: Translator
+    settings: Settings
+    checkpoint: Path
+
+    @property
+    def step(self) -> int:
+        """The step the weights are of."""
+        return checkpoint_step(self.checkpoint)
+
+
+def load_run(
+    path: Path,
+    which: str = "best",
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> LoadedRun:
+    """Loads a run's best, latest or numbered checkpoint, ready to translate; search as in its config unless given."""
+    run = open_run(path)
+    settings = load_settings(run.config)
+    checkpoint = find_checkpoint(run, which)
+    is_joint = tokenizer_path(run.tokenizers, "source", is_joint=True).exists()
+    source, target = (Tokenizer.load(tokenizer_path(run.tokenizers, side, is_joint)) for side in ("source", "target"))
+    model = Transformer(resolve_shape(settings.model, source.vocab_size, target.vocab_size, is_joint))
+    load_weights(model, checkpoint / MODEL_FILE)
+    search = SearchSettings(
+        beam_size=settings.evaluation.beam_size if beam_size is None else beam_size,
+        length_penalty=settings.evaluation.length_penalty if length_penalty is None else length_penalty,
+    )
+    translator = Translator(
+        model.to(choose_device()), source, target, search, max_source_tokens=settings.data.max_tokens, say=say
+    )
+    return LoadedRun(translator, settings, checkpoint)

@@ -12,8 +12,8 @@ from link_measurement import set_rates
 from program import dragoman_command, read_records, run_dragoman, wait_until
 from rig import Rig
 
-from dragoman.cluster.launch.host_program import CHECK_PREFIX
-from dragoman.training.checking import MEASUREMENTS_FILE
+from dragoman.cluster.environment import MEASUREMENTS_FILE
+from dragoman.launch.host_program import CHECK_PREFIX
 
 PARTS = {"forward", "backward", "optimizer", "data", "exposed_communication", "hidden_communication", "straggler"}
 SECONDS = 8

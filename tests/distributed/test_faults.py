@@ -22,10 +22,10 @@ from program import (
     wait_until,
 )
 
-from dragoman.corpus.builtin import write_builtin_corpus
-from dragoman.corpus.prepare import prepare_corpus
+from dragoman.builtin import write_builtin_corpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.run.folder import RunFolder
-from dragoman.run.preparation import PrepareSettings, TokenizerSettings
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NUM_STEPS = 50  # of the shared configuration

@@ -18,8 +18,8 @@ from program import dragoman_command, learned_bytes, read_records, require_end, 
 
 from dragoman.cluster.reach import free_port
 from dragoman.cluster.world import World
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.diagnosis.bottleneck import BOTTLENECKS, PARTS
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS
 from dragoman.run.config import load_settings
 from dragoman.training.rehearsal import rehearse
 

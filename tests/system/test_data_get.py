@@ -23,12 +23,11 @@ import pytest
 from packing import pack_tgz, pack_zip
 
 from dragoman.corpus.recipes import Part, get_recipe
-from dragoman.corpus.recipes.catalogue import load_recipes
 from dragoman.corpus.recipes.download import cached_path
-from dragoman.corpus.recipes.index import load_index
+from dragoman.corpus.recipes.index import load_index, load_recipes
+from dragoman.corpus.settings import PrepareSettings
 from dragoman.run.errors import UserError
 from dragoman.run.files import sha256
-from dragoman.run.preparation import PrepareSettings
 
 EUROPARL, CRAWL, NEWS, DEV, TEST = (dataset_id for _, dataset_id in load_recipes()["wmt16-en-de"].dataset_ids)
 

@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_help_has_examples_and_imports_no_torch(dragoman: Run):
     assert "Examples: dragoman launch" in dragoman("launch", "--help").stdout
-    program = "import sys, dragoman.cli_launch, dragoman.cluster.job_scripts.files; sys.exit('torch' in sys.modules)"
+    program = "import sys, dragoman.cli.launch, dragoman.launch.job_files.files; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

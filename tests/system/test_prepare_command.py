@@ -18,7 +18,7 @@ import pytest
 from corpora import Files, content_of, decode_all, make_pairs, names_in, write_pairs
 from program import Run, dragoman_command
 
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
 
 # The real command, with blocks and shards so small that little text makes many, and a pool of processes for it. The
 # sizes are read by the first process only; the workers run as they always do.
@@ -26,7 +26,7 @@ SMALL_PIECES = """
 import dragoman.cli
 import dragoman.corpus.formats.blocks as blocks
 import dragoman.corpus.preparation.engine as engine
-import dragoman.corpus.preparation.shuffling as shuffling
+import dragoman.corpus.preparation.shuffle_stage as shuffling
 blocks.BLOCK_BYTES, shuffling.SHARD_TEXT_BYTES, engine.SMALL_BYTES = 10_000, 30_000, 0
 dragoman.cli.main()
 """

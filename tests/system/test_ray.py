@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 SMALL_PIECES = """
 import dragoman.cli
 import dragoman.corpus.formats.blocks as blocks
-import dragoman.corpus.preparation.shuffling as shuffling
+import dragoman.corpus.preparation.shuffle_stage as shuffling
 blocks.BLOCK_BYTES, shuffling.SHARD_TEXT_BYTES = 10_000, 30_000
 dragoman.cli.main()
 """

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from program import Run, dragoman_command
 
-from dragoman.run.folder import RunFolder
-from dragoman.run.lock import hold_run
+from dragoman.run.folder import RunFolder, hold_run
 from dragoman.run.status import RunStatus, StatusFile, is_stop_requested, request_stop
 
 STATUS = replace(RunStatus.starting(num_steps=100, num_workers=2), state="running", host="alpha", pid=4242, step=50)

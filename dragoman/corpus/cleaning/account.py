@@ -7,8 +7,7 @@ from typing import Any
 
 from dragoman.corpus.cleaning.clean import Dropped, Example
 from dragoman.corpus.cleaning.filters import Rules
-from dragoman.corpus.cleaning.language import is_known_language
-from dragoman.corpus.cleaning.scripts import has_known_script
+from dragoman.corpus.cleaning.language import has_known_script, is_known_language
 
 # In the order in which they are applied.
 FILTER_MEANINGS: dict[str, str] = {

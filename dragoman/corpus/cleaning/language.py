@@ -1,8 +1,149 @@
-"""Whether a sentence is in the language it should be in, as CLD2 sees it."""
+"""Which language and script a text is in."""
 
+import re
 from collections.abc import Callable
 
 import pycld2
+
+# The inside of a regex class for each script: its blocks in Unicode. Only letters are counted, so that digits,
+# marks and punctuation in a block do no harm.
+_RANGES = {
+    "Latin": r"A-Za-zªµºÀ-ÖØ-öø-ʯᴀ-ᶿḀ-ỿⁱⁿₐ-ₜⱠ-Ɀ꜠-ꟿꬰ-ꭩﬀ-ﬆＡ-Ｚａ-ｚ",
+    "Greek": r"\u0370-\u03ff\u1f00-\u1fff",
+    "Cyrillic": r"\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f",
+    "Armenian": r"\u0530-\u058f\ufb13-\ufb17",
+    "Hebrew": r"\u0590-\u05ff\ufb1d-\ufb4f",
+    "Arabic": r"\u0600-\u06ff\u0750-\u077f\u0870-\u08ff\ufb50-\ufdff\ufe70-\ufefc",
+    "Syriac": r"\u0700-\u074f\u0860-\u086f",
+    "Thaana": r"\u0780-\u07bf",
+    "Devanagari": r"\u0900-\u097f\u1cd0-\u1cff\ua8e0-\ua8ff",
+    "Bengali": r"\u0980-\u09ff",
+    "Gurmukhi": r"\u0a00-\u0a7f",
+    "Gujarati": r"\u0a80-\u0aff",
+    "Oriya": r"\u0b00-\u0b7f",
+    "Tamil": r"\u0b80-\u0bff",
+    "Telugu": r"\u0c00-\u0c7f",
+    "Kannada": r"\u0c80-\u0cff",
+    "Malayalam": r"\u0d00-\u0d7f",
+    "Sinhala": r"\u0d80-\u0dff",
+    "Thai": r"\u0e00-\u0e7f",
+    "Lao": r"\u0e80-\u0eff",
+    "Tibetan": r"\u0f00-\u0fff",
+    "Myanmar": r"\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f",
+    "Georgian": r"\u10a0-\u10ff\u1c90-\u1cbf\u2d00-\u2d2f",
+    "Ethiopic": r"\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f",
+    "Cherokee": r"\u13a0-\u13ff\uab70-\uabbf",
+    "Syllabics": r"\u1400-\u167f\u18b0-\u18ff",
+    "Khmer": r"\u1780-\u17ff",
+    "Mongolian": r"\u1800-\u18af",
+    "Hangul": r"\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc",
+    "Kana": r"\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f",
+    "Han": r"\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af",
+}
+
+# ISO 639-1 codes, or 639-3 where there is no shorter one.
+_LANGUAGES = {
+    "Latin": "af ast ay bi br bs ca ceb co crs cs csb cy da de dsb ee en eo es et eu fi fj fo fr fur fy ga gaa gd gl "
+    "gn gv ha haw hmn hr hsb ht hu ia id ie ig ik io is it jbo jv kab kha kl kri la lb lg li ln loz lt lua luo lv "
+    "mfe mg mi mt nah na nb nds nl nn no nr nso ny oc om pam pl pt qu rm rn ro rw scn sco se sg sk sl sm sn so sq "
+    "ss st su sv sw szl tl tlh tn to tpi tr ts tum tw ve vec vi vo vro wa war wo xh yo za zu",
+    "Greek": "el grc",
+    "Cyrillic": "ab ba be bg ce chv cv ky kv mhr mk myv os ru rue sah tg udm uk",
+    "Armenian": "hy hyw",
+    "Hebrew": "he lad yi",
+    "Arabic": "ar ary arz azb ckb fa ks prs ps ug ur",
+    "Syriac": "syr",
+    "Thaana": "dv",
+    "Devanagari": "awa bh bho hi mag mai mr ne new raj sa",
+    "Bengali": "as bn bpy",
+    "Gurmukhi Arabic": "pa",
+    "Gujarati": "gu",
+    "Oriya": "or",
+    "Tamil": "ta",
+    "Telugu": "te",
+    "Kannada": "kn tcy",
+    "Malayalam": "ml",
+    "Sinhala": "si",
+    "Thai": "th",
+    "Lao": "lo",
+    "Tibetan": "bo dz",
+    "Myanmar": "my shn",
+    "Georgian": "ka xmf",
+    "Ethiopic": "am ti",
+    "Cherokee": "chr",
+    "Syllabics Latin": "iu",
+    "Khmer": "km",
+    "Hangul Han": "ko",
+    "Han Kana": "ja",
+    "Han": "lzh wuu yue zh",
+    # Written in more than one script, by country or by time.
+    "Cyrillic Latin": "az crh kk sh sr tk tt uz",
+    "Cyrillic Mongolian": "mn",
+    "Latin Arabic": "ku ms",
+    "Arabic Devanagari": "sd",
+}
+_SCRIPTS_OF = {code: scripts.split() for scripts, codes in _LANGUAGES.items() for code in codes.split()}
+
+# No letters in it: text of these and the expected scripts needs no counting. Spaces, digits and marks below U+00C0,
+# combining accents, general punctuation, currencies, arrows and symbols, CJK punctuation.
+NEUTRAL_RANGES = (
+    r"\x00-@\[-`{-©«-´¶-¹»-¿×÷\u0300-\u036f\u2000-\u206f\u20a0-\u20cf\u2190-\u23ff"
+    r"\u2500-\u27ff\u3000-\u3004\u3008-\u3020"
+)
+# Apostrophes and other modifiers that belong to the word they stand in, whatever its script.
+_MODIFIER_RANGES = r"\u02b0-\u02ff"
+_NOT_LETTERS = re.compile(r"[\W\d_]+")
+
+_SPACELESS = re.compile(
+    "[" + "".join(_RANGES[script] for script in ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")) + "]"
+)
+_SYLLABIC = re.compile(f"[{_RANGES['Han']}{_RANGES['Kana']}]")
+
+
+def is_latin_1(text: str) -> bool:
+    """Whether all characters are below U+0100, where all letters are Latin; ten times as fast as a regex."""
+    return len(text.encode("latin-1", "ignore")) == len(text)
+
+
+def has_known_script(language: str) -> bool:
+    """Whether it is known which scripts the language is written in."""
+    return language in _SCRIPTS_OF
+
+
+def build_script_check(language: str, least_share: float) -> Callable[[str], bool]:
+    """Makes a test that is true of text with less than this share of its letters in scripts of the language.
+
+    Text without letters passes.
+    """
+    scripts = _SCRIPTS_OF[language]
+    expected_ranges = "".join(_RANGES[script] for script in scripts) + _MODIFIER_RANGES
+    expected = re.compile(f"[{expected_ranges}]+")
+    find_unexpected = re.compile(f"[^{NEUTRAL_RANGES}{expected_ranges}]").search
+    is_latin_expected = "Latin" in scripts
+
+    def is_in_other_script(text: str) -> bool:
+        if (is_latin_expected and is_latin_1(text)) or not find_unexpected(text):
+            return False
+        # Counting takes ten times as long as the search before it.
+        letters = _NOT_LETTERS.sub("", text)
+        num_expected = len(letters) - len(expected.sub("", letters))
+        return num_expected < least_share * len(letters)
+
+    return is_in_other_script
+
+
+def is_mostly_without_spaces(text: str) -> bool:
+    """Whether most letters of the text are in a script that does not put spaces between words."""
+    if is_latin_1(text) or not _SPACELESS.search(text):
+        return False
+    letters = _NOT_LETTERS.sub("", text)
+    return 2 * len(_SPACELESS.findall(letters)) > len(letters)
+
+
+def length_in_letters(text: str) -> int:
+    """Characters of a text, with three for each of Chinese and Japanese, which says about as much as three letters."""
+    return len(text) + 2 * len(_SYLLABIC.findall(text))
+
 
 # Measured on Europarl: of English lines on a German side and the reverse, 99.8 % are found from 100 characters as from
 # the whole line, in two thirds of the time.

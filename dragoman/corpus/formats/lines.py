@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import AnyStr
 
-from dragoman.corpus.formats.bad_lines import Unreadable
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Unreadable, decode_sentence, too_long
 from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, NoteBytes, note_nothing, read_content
-from dragoman.corpus.formats.sentences import decode_sentence, too_long
 from dragoman.run.errors import UserError
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

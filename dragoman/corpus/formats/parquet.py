@@ -5,12 +5,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman.corpus.formats.bad_lines import AddBadLine, Unreadable
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block
+from dragoman.corpus.formats.blocks import (
+    MAX_LINE_BYTES,
+    AddBadLine,
+    Block,
+    Unreadable,
+    decode_sentence,
+    join_lines,
+    too_long,
+)
 from dragoman.corpus.formats.compression import NoteBytes, check_expansion, open_seekable
-from dragoman.corpus.formats.jsonl import SIDE_KEYS, TRANSLATION_KEY
-from dragoman.corpus.formats.languages import Languages, ask_for_languages, find_language, tell_languages
-from dragoman.corpus.formats.sentences import decode_sentence, join_lines, too_long
+from dragoman.corpus.formats.records import (
+    SIDE_KEYS,
+    TRANSLATION_KEY,
+    Languages,
+    ask_for_languages,
+    find_language,
+    tell_languages,
+)
 from dragoman.run.errors import UserError
 
 # Sentences of the largest size allowed, on both sides, take 128 MiB.

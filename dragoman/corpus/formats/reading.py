@@ -5,18 +5,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.corpus.formats.bad_lines import BadLines, Unreadable
-from dragoman.corpus.formats.blocks import Block, cut_blocks
+from dragoman.corpus.formats.blocks import BadLines, Block, Unreadable, cut_blocks
 from dragoman.corpus.formats.compression import COMPRESSION_ENDINGS
-from dragoman.corpus.formats.jsonl import JsonlReader
-from dragoman.corpus.formats.languages import Languages
 from dragoman.corpus.formats.parquet import ParquetReader
-from dragoman.corpus.formats.pieces import SAMPLE_LINES, KindOfPieces, choose_pieces, put_together, tell_pieces
-from dragoman.corpus.formats.plain import PlainReader
+from dragoman.corpus.formats.plain import (
+    SAMPLE_LINES,
+    KindOfPieces,
+    PlainReader,
+    choose_pieces,
+    put_together,
+    tell_pieces,
+)
+from dragoman.corpus.formats.records import JsonlReader, Languages, TsvReader
 from dragoman.corpus.formats.tmx import TmxReader
-from dragoman.corpus.formats.tsv import TsvReader
+from dragoman.corpus.settings import Format, TextSettings
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.preparation import Format, TextSettings
 
 _FORMATS_BY_ENDING: dict[str, Format] = {
     ".tsv": "tsv",

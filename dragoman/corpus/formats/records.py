@@ -1,13 +1,56 @@
-"""Formats with one record a line: TSV and JSON lines share how lines become pairs, and differ in one function."""
+"""One pair per line: TSV and JSON lines."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
-from dragoman.corpus.formats.bad_lines import AddBadLine, Unreadable
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block
+from dragoman.corpus.formats.blocks import (
+    MAX_LINE_BYTES,
+    SAFE_CHARACTERS,
+    AddBadLine,
+    Block,
+    Unreadable,
+    check_sentence,
+)
 from dragoman.corpus.formats.compression import NoteBytes
 from dragoman.corpus.formats.lines import LineReader, Lines
+from dragoman.run.errors import UserError
+
+Languages = tuple[str, str]
+"""Source and target."""
+
+
+@lru_cache
+def primary_subtag(name: str) -> str:
+    """The language itself, without country or script: "en" of "en-US"."""
+    return re.split("[-_]", name, maxsplit=1)[0].lower()
+
+
+def find_language(language: str, names: Collection[str]) -> str | None:
+    """The name that stands for a language: written the same, else but for case, else with the same primary subtag."""
+    if language in names:
+        return language
+    same_letters = (name for name in names if name.lower() == language.lower())
+    same_language = (name for name in names if primary_subtag(name) == primary_subtag(language))
+    return next(same_letters, None) or next(same_language, None)
+
+
+def ask_for_languages(path: Path, names: Sequence[str]) -> UserError:
+    """The error for a file that does not itself say which two languages are meant."""
+    listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
+    return UserError(
+        f"{path} does not say which of its languages ({listed}) is the source and which the target; "
+        'set languages, for instance languages = "en-de".'
+    )
+
+
+def tell_languages(path: Path, languages: Languages) -> str:
+    """The notice about languages that the user did not name."""
+    return f"{path}: {languages[0]} was taken for the source and {languages[1]} for the target, as the file has them."
+
 
 MAX_RECORD_BYTES = 16 * MAX_LINE_BYTES
 """Room for two sentences written with escapes (six bytes for a letter), and for other columns or keys."""
@@ -55,3 +98,148 @@ def _read_one_by_one(
             piece.sources.append(pair[0])
             piece.targets.append(pair[1])
     yield piece
+
+
+class TsvReader:
+    """Reads two columns of a TSV file."""
+
+    what = "line"
+
+    def __init__(
+        self, path: Path, columns: tuple[int, int], max_expansion: int, add_bad_line: AddBadLine, note_bytes: NoteBytes
+    ) -> None:
+        self._lines = open_records(path, max_expansion, note_bytes)
+        self._columns = columns
+        self._source_index, self._target_index = columns[0] - 1, columns[1] - 1
+        # Columns after the last one of interest need not be told apart.
+        self._max_splits = max(columns)
+        self._add_bad_line = add_bad_line
+
+    def pieces(self) -> Iterator[Block]:
+        """Yields runs of pairs without a bad line between them."""
+        return read_records(self._lines, self._parse, self._add_bad_line, self._parse_all)
+
+    def notices(self) -> list[str]:
+        """What the user should know about the file, one sentence each."""
+        return self._lines.notices()
+
+    def _parse_all(self, lines: list[str]) -> tuple[list[str], list[str]] | None:
+        if max(map(len, lines), default=0) > SAFE_CHARACTERS:
+            return None
+        source_index, target_index, max_splits = self._source_index, self._target_index, self._max_splits
+        sources, targets = [], []
+        try:
+            for line in lines:
+                fields = line.split("\t", max_splits)
+                sources.append(fields[source_index])
+                targets.append(fields[target_index])
+        except IndexError:
+            return None
+        return sources, targets
+
+    def _parse(self, line: str) -> tuple[str, str]:
+        fields = line.split("\t", self._max_splits)
+        try:
+            source, target = fields[self._source_index], fields[self._target_index]
+        except IndexError:
+            raise self._too_few(len(fields)) from None
+        if len(line) > SAFE_CHARACTERS:
+            check_sentence(source)
+            check_sentence(target)
+        return source, target
+
+    def _too_few(self, num_columns: int) -> Unreadable:
+        noun = "column" if num_columns == 1 else "columns"
+        return Unreadable(
+            f"has {num_columns} {noun}, but columns {self._columns[0]} and {self._columns[1]} were asked for",
+            "correct or delete it, or say which columns hold the text",
+        )
+
+
+SIDE_KEYS = (("source", "target"), ("src", "tgt"))
+TRANSLATION_KEY = "translation"
+
+
+class JsonlReader:
+    """Reads the pairs of a file of JSON lines."""
+
+    what = "line"
+
+    def __init__(
+        self,
+        path: Path,
+        languages: Languages | None,
+        max_expansion: int,
+        add_bad_line: AddBadLine,
+        note_bytes: NoteBytes,
+    ) -> None:
+        self._lines = open_records(path, max_expansion, note_bytes)
+        self._languages = languages
+        self._add_bad_line = add_bad_line
+        self._notices: list[str] = []
+
+    def pieces(self) -> Iterator[Block]:
+        """Yields runs of pairs without a bad or blank line between them."""
+        return read_records(self._lines, self._parse, self._add_bad_line)
+
+    def notices(self) -> list[str]:
+        """What the user should know about the file, one sentence each."""
+        return self._lines.notices() + self._notices
+
+    def _parse(self, line: str) -> tuple[str, str] | None:
+        if not line or line.isspace():
+            return None
+        source, target = self._sides(_load_object(line))
+        # Without escapes the text is as sound as its line.
+        if "\\" in line or len(line) > SAFE_CHARACTERS:
+            return check_sentence(source), check_sentence(target)
+        return source, target
+
+    def _sides(self, record: dict[str, Any]) -> tuple[str, str]:
+        for source_key, target_key in SIDE_KEYS:
+            if source_key in record and target_key in record:
+                return _text(record, source_key), _text(record, target_key)
+        translation = record.get(TRANSLATION_KEY)
+        if not isinstance(translation, dict):
+            raise Unreadable('has neither "source" and "target", nor "src" and "tgt", nor "translation" with two texts')
+        if self._languages is None:
+            self._languages = self._languages_of(translation)
+        source, target = self._languages
+        return _text_in(translation, source), _text_in(translation, target)
+
+    def _languages_of(self, translation: dict[str, Any]) -> Languages:
+        """The languages of the first record, if there are but two."""
+        match list(translation):
+            case [source, target]:
+                self._notices.append(tell_languages(self._lines.path, (source, target)))
+                return source, target
+            case names:
+                raise ask_for_languages(self._lines.path, names)
+
+
+def _load_object(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as problem:
+        raise Unreadable(f"is not valid JSON: {problem.msg} at character {problem.colno}") from None
+    except ValueError as problem:  # a number too long to convert
+        raise Unreadable(f"is not valid JSON: {problem}") from None
+    except RecursionError:
+        raise Unreadable("is JSON nested too deep to be read") from None
+    if not isinstance(record, dict):
+        raise Unreadable("is JSON, but no object in braces")
+    return record
+
+
+def _text(record: dict[str, Any], key: str) -> str:
+    text = record[key]
+    if not isinstance(text, str):
+        raise Unreadable(f'has no text in "{key}"')
+    return text
+
+
+def _text_in(translation: dict[str, Any], language: str) -> str:
+    key = language if language in translation else find_language(language, translation)
+    if key is None:
+        raise Unreadable(f'has no "{language}" in its "{TRANSLATION_KEY}"')
+    return _text(translation, key)

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from dragoman.corpus.formats.bad_lines import AddBadLine, Unreadable
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, AddBadLine, Block, Unreadable, check_sentence
 from dragoman.corpus.formats.compression import NoteBytes, read_content
-from dragoman.corpus.formats.languages import (
+from dragoman.corpus.formats.records import (
     Languages,
     ask_for_languages,
     find_language,
     primary_subtag,
     tell_languages,
 )
-from dragoman.corpus.formats.sentences import check_sentence
 from dragoman.run.errors import UserError
 
 # What stands in these is code of the format the text came from; <sub> is text inside such code.

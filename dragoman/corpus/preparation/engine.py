@@ -1,8 +1,4 @@
-"""Who does the pieces of work: this process, a pool of processes, or a Ray cluster. The results are the same.
-
-A piece of work is a function of one small task. It reads and writes files of the work folder, so a cluster needs a
-file system that all its machines see.
-"""
+"""Who does the tasks of a preparation: this process, a pool of processes, or Ray."""
 
 import multiprocessing
 import signal

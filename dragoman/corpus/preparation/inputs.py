@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 import sentencepiece
 
-from dragoman.corpus.prepared import FORMAT_VERSION, SPLIT_NAMES, InputRecord, SplitName
+from dragoman.corpus.prepared_corpus import FORMAT_VERSION, SPLIT_NAMES, InputRecord, SplitName
+from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TextSettings, default_corpus_name
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.preparation import CorpusSettings, PrepareSettings, TextSettings, default_corpus_name
 
 # Texts count by their hashes; limits on reading change nothing that was read.
 _NOT_DECISIVE = ("corpora", "dev", "test", "skip_bad_lines", "max_expansion")

@@ -11,14 +11,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dragoman.corpus.recipes.archives import DamagedDownloadError
-from dragoman.corpus.recipes.catalogue import Recipe, find_recipe
 from dragoman.corpus.recipes.download import Show, cached_path, download, forget, is_cached
-from dragoman.corpus.recipes.extraction import Extracted, extract
-from dragoman.corpus.recipes.index import Dataset, Index, LanguagePair, cache_folder, load_index, parse_languages
+from dragoman.corpus.recipes.extraction import DamagedDownloadError, Extracted, extract
+from dragoman.corpus.recipes.index import (
+    Dataset,
+    Index,
+    LanguagePair,
+    Recipe,
+    cache_folder,
+    find_recipe,
+    load_index,
+    parse_languages,
+)
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import read_json, sha256, write_json, write_text
-from dragoman.run.toml import dump_toml
+from dragoman.run.tables import dump_toml
 
 RECORD_NAME = "recipe.json"
 CONFIG_NAME = "prepare.toml"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from dragoman.monitoring.patient_file import PatientFile
+from dragoman.monitoring.buffered_file import PatientFile
 from dragoman.monitoring.sampling.gpu import GpuReader
 from dragoman.monitoring.sampling.host import Figures, HostReader
 from dragoman.monitoring.sampling.network import NetworkReader

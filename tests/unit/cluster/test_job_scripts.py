@@ -16,9 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.cluster.job_scripts.files import build_job_files, save_files, show_files
-from dragoman.cluster.job_scripts.quoting import yaml_block, yaml_text
-from dragoman.cluster.job_scripts.request import JobRequest, name_job, parse_time
+from dragoman.launch.job_files.files import build_job_files, save_files, show_files
+from dragoman.launch.job_files.request import JobRequest, name_job, parse_time, yaml_block, yaml_text
 from dragoman.run.config import build_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_json

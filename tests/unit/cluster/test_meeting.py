@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from dragoman.cluster import meeting
+from dragoman.cluster import rendezvous
 from dragoman.cluster.environment import Place
-from dragoman.cluster.meeting import (
+from dragoman.cluster.reach import free_port
+from dragoman.cluster.rendezvous import (
     INTERFACE_VARIABLES,
     Meeting,
     forget_meeting,
@@ -23,7 +24,6 @@ from dragoman.cluster.meeting import (
     wait_for_note,
     wait_until_read,
 )
-from dragoman.cluster.reach import free_port
 from dragoman.run.errors import UserError
 
 LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *INTERFACE_VARIABLES)
@@ -35,9 +35,9 @@ from dragoman.cluster import meeting
 from dragoman.cluster.environment import Place
 
 rank, size, machine, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
-meeting._machine_name = lambda: machine
-met = meeting.meet(Place(rank, size, 0, "srun", "job-1"), folder)
-interfaces = {os.environ.get(name) for name in meeting.INTERFACE_VARIABLES}
+rendezvous._machine_name = lambda: machine
+met = rendezvous.meet(Place(rank, size, 0, "srun", "job-1"), folder)
+interfaces = {os.environ.get(name) for name in rendezvous.INTERFACE_VARIABLES}
 print(json.dumps([met.rank, met.size, met.local_rank, met.num_local, sorted(map(str, interfaces))]), flush=True)
 sys.stdin.read()  # the first one has the store: it must stay until all have spoken
 """
@@ -107,7 +107,7 @@ def test_where_a_launcher_told_the_address_no_file_is_needed(tmp_path, monkeypat
 )
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_a_process_that_finds_nobody_says_what_to_do(tmp_path, monkeypatch, content, launcher):
-    monkeypatch.setattr(meeting, "MEETING_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "MEETING_SECONDS", 0.3)
     if content is not None:
         (tmp_path / ".meeting-job-1.json").write_text(content)
     with pytest.raises(UserError, match=r"Worker 1 on .* did not find the first one") as told:
@@ -158,11 +158,11 @@ def test_it_does_not_wait_for_ever_for_those_who_died():
     ],
 )
 def test_machines_of_one_name_are_numbered(machines, names):
-    assert meeting._distinct_names(machines) == names
+    assert rendezvous._distinct_names(machines) == names
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "a-2", "a-3", "b"]), st.sampled_from("123")).map(" ".join)))
 def test_no_two_machines_have_the_same_name(machines):
-    names = meeting._distinct_names(machines)
+    names = rendezvous._distinct_names(machines)
     assert len(set(names)) == len(set(machines))
     assert len(set(zip(machines, names, strict=True))) == len(set(machines))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dragoman.cluster.synchronisation import ALIGNMENT_ELEMENTS, GradientSum
+from dragoman.cluster.gradient_sum import ALIGNMENT_ELEMENTS, GradientSum
 from dragoman.cluster.world import World, choose_device, join_world, leave_world
 
 WORLD_OF_TWO = World(rank=0, size=2)

@@ -21,7 +21,7 @@ from dragoman.corpus.batching import (
     share_of_rank,
 )
 from dragoman.corpus.mixture import Mixture, Stage
-from dragoman.corpus.prepared import TrainCorpus
+from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.errors import UserError
 
 Lengths = list[tuple[int, int]]

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.corpus.builtin import adverbials, clauses, german, phrases
-from dragoman.corpus.builtin.adjectives import ADJECTIVES
-from dragoman.corpus.builtin.choices import prepositional
-from dragoman.corpus.builtin.clauses import Clause, Phrase
-from dragoman.corpus.builtin.nouns import NOUNS
-from dragoman.corpus.builtin.phrases import INDEFINITE, POSSESSIVES, THE, Determiner, Name, Nominal
-from dragoman.corpus.builtin.sentence import spell
-from dragoman.corpus.builtin.verbs import BE, VERBS
+from dragoman.builtin import adverbials, clauses, german, phrases
+from dragoman.builtin.adjectives import ADJECTIVES
+from dragoman.builtin.choices import prepositional
+from dragoman.builtin.clauses import Clause, Phrase
+from dragoman.builtin.nouns import NOUNS
+from dragoman.builtin.phrases import INDEFINITE, POSSESSIVES, THE, Determiner, Name, Nominal
+from dragoman.builtin.sentence import spell
+from dragoman.builtin.verbs import BE, VERBS
 
 NOUN_NAMED = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}
 VERB_NAMED = {verb.infinitive: verb for verb in VERBS}

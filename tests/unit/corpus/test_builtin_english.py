@@ -2,9 +2,9 @@
 
 import pytest
 
-from dragoman.corpus.builtin import english
-from dragoman.corpus.builtin.nouns import NOUNS
-from dragoman.corpus.builtin.verbs import VERBS
+from dragoman.builtin import english
+from dragoman.builtin.nouns import NOUNS
+from dragoman.builtin.verbs import VERBS
 
 VERB_NAMED = {verb.lemma: verb for verb in VERBS}
 

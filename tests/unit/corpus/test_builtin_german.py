@@ -2,10 +2,10 @@
 
 import pytest
 
-from dragoman.corpus.builtin import german, german_verbs
-from dragoman.corpus.builtin.adjectives import ADJECTIVES
-from dragoman.corpus.builtin.nouns import NOUNS, Noun
-from dragoman.corpus.builtin.verbs import VERBS, Verb
+from dragoman.builtin import german
+from dragoman.builtin.adjectives import ADJECTIVES
+from dragoman.builtin.nouns import NOUNS, Noun
+from dragoman.builtin.verbs import VERBS, Verb
 
 NOUN_NAMED = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}
 VERB_NAMED = {verb.infinitive: verb for verb in VERBS}
@@ -197,7 +197,7 @@ def test_articles_melt_into_prepositions(preposition: str, phrase: str, joined: 
 )
 def test_present_tense(infinitive: str, forms: str) -> None:
     verb = VERB_NAMED[infinitive]
-    assert [german_verbs.present(verb, person) for person in german_verbs.PERSONS] == forms.split()
+    assert [german.present(verb, person) for person in german.PERSONS] == forms.split()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_present_tense(infinitive: str, forms: str) -> None:
     ],
 )
 def test_present_tense_of_modal_and_auxiliary_verbs(infinitive: str, forms: str) -> None:
-    assert list(german_verbs.IRREGULAR_PRESENT[infinitive].values()) == forms.split()
+    assert list(german.IRREGULAR_PRESENT[infinitive].values()) == forms.split()
 
 
 @pytest.mark.parametrize(
@@ -247,13 +247,13 @@ def test_present_tense_of_modal_and_auxiliary_verbs(infinitive: str, forms: str)
 )
 def test_participle_and_auxiliary_of_the_perfect(infinitive: str, participle: str, auxiliary: str) -> None:
     verb = VERB_NAMED[infinitive]
-    assert german_verbs.participle(verb) == participle
-    assert german_verbs.perfect_auxiliary(verb, "er") == auxiliary
+    assert german.participle(verb) == participle
+    assert german.perfect_auxiliary(verb, "er") == auxiliary
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.infinitive)
 def test_every_participle_has_the_shape_of_one(verb: Verb) -> None:
-    participle = german_verbs.participle(verb)
+    participle = german.participle(verb)
     assert participle.startswith(verb.prefix)
     assert participle.endswith(("t", "en", "an"))
 
@@ -275,4 +275,4 @@ def test_every_participle_has_the_shape_of_one(verb: Verb) -> None:
     ],
 )
 def test_imperative(infinitive: str, command: str) -> None:
-    assert german_verbs.imperative(VERB_NAMED[infinitive]) == command
+    assert german.imperative(VERB_NAMED[infinitive]) == command

@@ -10,9 +10,8 @@ from random import Random
 
 import pytest
 
-from dragoman.corpus.builtin import SentencePair, adjectives, generate_pairs, list_lemmas, splits, write_builtin_corpus
-from dragoman.corpus.builtin.sentences import MAX_WORDS, MIN_WORDS, draw_sentence
-from dragoman.corpus.builtin.splits import BuiltinCorpus, is_held_out
+from dragoman.builtin import SentencePair, adjectives, generate_pairs, list_lemmas, splits, write_builtin_corpus
+from dragoman.builtin.splits import MAX_WORDS, MIN_WORDS, BuiltinCorpus, draw_sentence, is_held_out
 from dragoman.run.errors import UserError
 
 NUM_DRAWS = 40_000
@@ -92,7 +91,7 @@ def test_same_seed_same_pairs_and_other_seed_others() -> None:
 
 
 def test_pairs_do_not_depend_on_the_hash_seed() -> None:
-    program = "from dragoman.corpus.builtin import generate_pairs; print(list(generate_pairs(50, seed=2)))"
+    program = "from dragoman.builtin import generate_pairs; print(list(generate_pairs(50, seed=2)))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", program],

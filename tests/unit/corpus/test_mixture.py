@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.corpus import mixture as mixture_module
 from dragoman.corpus.mixture import EpochOrder, Mixture, Stage, build_stages, stages_begun
-from dragoman.corpus.prepared import TrainCorpus
+from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import DataSettings, build_settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError
 

@@ -28,10 +28,10 @@ from corpora import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import TokenizerSettings
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import TokenizerSettings
 
 ANY_LINES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=12)
 
@@ -310,7 +310,9 @@ def test_full_disk_keeps_what_is_done_and_the_same_command_continues(
     [kept] = tmp_path.glob(".out.*.partial")
     before = {path: path.stat().st_mtime_ns for path in kept.glob("cleaned/*")}
     assert before
-    monkeypatch.setattr("dragoman.corpus.prepare.publish", lambda folder, out: shutil.copytree(folder.corpus, out))
+    monkeypatch.setattr(
+        "dragoman.corpus.preparation.prepare.publish", lambda folder, out: shutil.copytree(folder.corpus, out)
+    )
     prepare_corpus(settings_for(files), tmp_path / "out", ignore)
     assert {path: path.stat().st_mtime_ns for path in kept.glob("cleaned/*")} == before
     monkeypatch.undo()
@@ -323,7 +325,7 @@ def test_killed_in_any_stage_it_continues_to_the_same_result(tmp_path: Path, fil
     program = (
         "import os, signal, sys; from pathlib import Path\n"
         "sys.path.insert(0, sys.argv[4]); from corpora import settings_for\n"
-        "from dragoman.corpus.prepare import prepare_corpus\n"
+        "from dragoman.corpus.preparation.prepare import prepare_corpus\n"
         "def die(stage, done, total):\n"
         "    if stage == sys.argv[5]: os.kill(os.getpid(), signal.SIGKILL)\n"
         "source, target, out = map(Path, sys.argv[1:4])\n"

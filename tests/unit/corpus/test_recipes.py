@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing import pack_tgz, pack_zip
 
-from dragoman.corpus.recipes import archives, extraction, list_corpora
-from dragoman.corpus.recipes.archives import DamagedDownloadError
+from dragoman.corpus.recipes import extraction, list_corpora
 from dragoman.corpus.recipes.build_index import find_format
-from dragoman.corpus.recipes.catalogue import find_recipe, load_recipes
 from dragoman.corpus.recipes.download import cached_path, download
-from dragoman.corpus.recipes.extraction import extract
-from dragoman.corpus.recipes.index import Dataset, Index, parse_languages
+from dragoman.corpus.recipes.extraction import DamagedDownloadError, extract
+from dragoman.corpus.recipes.index import Dataset, Index, find_recipe, load_recipes, parse_languages
 from dragoman.run.errors import UsageError, UserError
 
 CODES = {"en": "eng", "de": "deu", "cs": "ces", "fr": "fra", "ja": "jpn", "es": "spa", "vi": "vie"}
@@ -190,7 +188,7 @@ def test_no_part_of_an_archive_passes_for_the_whole(folder: Path, kept: int, pac
 
 @pytest.mark.parametrize("pack", [pack_tgz, pack_zip])
 def test_an_archive_may_not_grow_beyond_measure(folder: Path, pack, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(archives, "ALWAYS_ALLOWED_BYTES", 2**20)
+    monkeypatch.setattr(extraction, "ALWAYS_ALLOWED_BYTES", 2**20)
     bomb = b"x\n" * 2_000_000
     with pytest.raises(DamagedDownloadError, match="200 times its size"):
         run_extract(folder, make_dataset(), pack({"a.de": bomb, "a.en": bomb}))

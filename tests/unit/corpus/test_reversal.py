@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.corpus.reversal import MIN_LENGTH, write_reversal_corpus
+from dragoman.builtin.reversal import MIN_LENGTH, write_reversal_corpus
 from dragoman.run.errors import UsageError
 
 SPLITS = ("train", "dev", "test")

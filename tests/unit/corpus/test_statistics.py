@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.builtin import write_builtin_corpus
+from dragoman.builtin import write_builtin_corpus
 from dragoman.corpus.pipes import tokenize_stream
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TokenizerSettings
 from dragoman.corpus.shards import shard_files
 from dragoman.corpus.statistics import (
     MAX_BINS,
@@ -25,7 +26,6 @@ from dragoman.corpus.statistics import (
     statistics_page,
 )
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import CorpusSettings, PrepareSettings, TokenizerSettings
 
 COUNTS = st.dictionaries(st.integers(0, 70_000), st.integers(1, 10**9), max_size=50)
 

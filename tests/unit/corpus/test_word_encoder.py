@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.tokenizer import Tokenizer, TokenizerDesign, train_tokenizer
-from dragoman.corpus.word_encoder import WordEncoder
+from dragoman.corpus.tokenizer import Tokenizer, TokenizerDesign, WordEncoder, train_tokenizer
 
 TEXT = ["the cat sat on the mat", "a dog ran over the cats", "hello  there world 12 34 <bt>", "Ä ö ü ß 日 本 . , -"] * 3
 DESIGNS = {
@@ -46,7 +45,7 @@ def test_same_ids_as_sentencepiece(design: str, lines: list[str]) -> None:
 
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.corpus.word_encoder.MAX_WORDS", 3)
+    monkeypatch.setattr("dragoman.corpus.tokenizer.MAX_WORDS", 3)
     tokenizer = load_tokenizer("bpe")
     encoder = WordEncoder(tokenizer, "<u2")
     for line in TEXT:

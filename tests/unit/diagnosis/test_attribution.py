@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.attribution import judge_records, judge_run
-from dragoman.diagnosis.bottleneck import BOTTLENECKS, PARTS
+from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS
+from dragoman.diagnosis.verdict import judge_records, judge_run
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 

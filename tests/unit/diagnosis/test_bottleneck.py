@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.bottleneck import BINDING_SHARE, BOTTLENECKS, PARTS, Losses, StepView, find_losses
+from dragoman.diagnosis.step_model import BINDING_SHARE, BOTTLENECKS, PARTS, Losses, StepView, find_losses
 
 RANK_PARTS = ("data", "forward", "backward", "optimizer", "checkpoint", "waiting")
 OWN_WORK = ("data", "forward", "backward", "optimizer", "checkpoint")

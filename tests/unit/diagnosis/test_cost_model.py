@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.cost_model import (
+from dragoman.diagnosis.step_model import (
     Link,
     bucket_ready_times,
     bucket_sizes,

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.diagnosis.hardware import hardware_lines, load_hardware
-from dragoman.model.presets import load_preset
-from dragoman.model.work import training_flops_per_target_token
+from dragoman.model.shape import load_preset, training_flops_per_target_token
 from dragoman.run.errors import UsageError
 
 HARDWARE = load_hardware()

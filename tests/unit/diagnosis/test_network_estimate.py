@@ -15,7 +15,7 @@ from dragoman.diagnosis.network_estimate import (
     shape_of,
     tokens_of_sentences,
 )
-from dragoman.model.presets import count_parameters
+from dragoman.model.shape import count_parameters
 from dragoman.run.errors import UsageError
 
 PARAMETERS = 60_880_896

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.bottleneck import BOTTLENECKS
 from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
 from dragoman.diagnosis.prediction import predict, predict_from_steps, step_from_parts, transfer_seconds
+from dragoman.diagnosis.step_model import BOTTLENECKS
 
 MEGABYTE = 10**6
 ALONE = {"data": 0.02, "forward": 0.3, "backward": 0.6, "optimizer": 0.05, "other": 0.03}

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from dragoman.diagnosis.significance import NUM_COUNTS, Judged, bleu_of, compare_bleu, read_judged
 from dragoman.evaluation.scores import bleu_counts
-from dragoman.evaluation.translations import keep_translations
-from dragoman.evaluation.validation import Evaluation
+from dragoman.evaluation.validation import Evaluation, keep_translations
+from dragoman.report.significance import NUM_COUNTS, Judged, bleu_of, compare_bleu, read_judged
 from dragoman.run.folder import RunFolder
 
 WORDS = [

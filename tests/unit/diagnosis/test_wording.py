@@ -2,9 +2,9 @@
 
 import pytest
 
-from dragoman.diagnosis.bottleneck import BOTTLENECKS, PARTS, StepView, find_losses
 from dragoman.diagnosis.measurements import MeasuredLink
 from dragoman.diagnosis.prediction import Prediction, predict_from_steps
+from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS, StepView, find_losses
 from dragoman.diagnosis.wording import (
     BOTTLENECK_WORDS,
     PART_NAMES,

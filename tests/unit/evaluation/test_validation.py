@@ -11,10 +11,9 @@ from sacrebleu.metrics.bleu import BLEU
 
 from dragoman.cluster import heartbeat
 from dragoman.cluster.world import World
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.evaluation.translations import keep_translations
-from dragoman.evaluation.validation import NUM_SAMPLES, Evaluation, evaluate_on_dev
-from dragoman.model.presets import resolve_shape
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.evaluation.validation import NUM_SAMPLES, Evaluation, evaluate_on_dev, keep_translations
+from dragoman.model.shape import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import build_settings
 from dragoman.run.folder import RunFolder

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.model.dropout import Dropout
+from dragoman.model.attention import Dropout
 
 NUM_ELEMENTS = 400_000
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.model.presets import (
+from dragoman.model.shape import (
     ModelShape,
     count_parameters,
     load_preset,

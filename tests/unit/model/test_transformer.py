@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer, sinusoidal_positions
 
 SHAPE = ModelShape(24, 40, 3, 2, 2, 0.0, 0.0, 0.0, source_vocab_size=19, target_vocab_size=19)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_tensors, load_weights, save_tensors
 from dragoman.run.errors import UserError

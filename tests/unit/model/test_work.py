@@ -4,11 +4,12 @@ import dataclasses
 
 import pytest
 
-from dragoman.model.presets import count_parameters, load_preset
-from dragoman.model.work import (
+from dragoman.model.shape import (
     activation_elements_per_token,
     count_operations,
+    count_parameters,
     forward_flops_per_target_token,
+    load_preset,
     training_flops_per_target_token,
 )
 

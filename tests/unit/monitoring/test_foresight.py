@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, predict_from_steps
-from dragoman.monitoring.foresight import Foresight, expected_before
+from dragoman.monitoring.watcher import Foresight, expected_before
 from dragoman.run.folder import RunFolder
 
 SLOW_BEGINNING = [100.0] * NUM_SKIPPED_STEPS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.monitoring.machine_figures import machine_figures
+from dragoman.monitoring.watcher import machine_figures
 
 
 def traffic(node: str, interface: str, sent: float, received: float) -> dict[str, float]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.monitoring import patient_file
-from dragoman.monitoring.patient_file import OutageNews, PatientFile, describe_trouble
+from dragoman.monitoring import buffered_file
+from dragoman.monitoring.buffered_file import OutageNews, PatientFile, describe_trouble
 from dragoman.run.errors import UserError
 
-whole_write = patient_file._write_all
+whole_write = buffered_file._write_all
 
 
 class Disk:
@@ -33,8 +33,8 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(patient_file, "_write_all", disk.write)
-    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(buffered_file, "_write_all", disk.write)
+    monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     return disk
 
 
@@ -61,8 +61,8 @@ def test_whatever_the_disk_does_lines_stay_whole_and_in_order(tmp_path_factory, 
     path = tmp_path_factory.mktemp("patient") / "lines"
     disk = Disk()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patient_file, "_write_all", disk.write)
-        patch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+        patch.setattr(buffered_file, "_write_all", disk.write)
+        patch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
         file = PatientFile(path)
         for number, (piece, disk.num_free) in enumerate(moments, start=1):
             file.write(piece)
@@ -107,7 +107,7 @@ def test_a_read_only_folder_is_waited_for_too(tmp_path, disk, monkeypatch):
 
 
 def test_a_disk_that_refuses_is_asked_once_a_while(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 60.0)
     file = PatientFile(tmp_path / "lines")
     disk.num_free = 0
     file.write(b"one\n")
@@ -119,7 +119,7 @@ def test_a_disk_that_refuses_is_asked_once_a_while(tmp_path, disk, monkeypatch):
 
 
 def test_when_too_much_waits_the_oldest_goes_and_is_counted(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(patient_file, "MAX_WAITING", 3)
+    monkeypatch.setattr(buffered_file, "MAX_WAITING", 3)
     file = PatientFile(tmp_path / "lines")
     news = OutageNews([file])
     disk.num_free = 0

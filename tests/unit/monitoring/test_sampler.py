@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.monitoring import patient_file
+from dragoman.monitoring import buffered_file
 from dragoman.monitoring.sampling import sampler
 from dragoman.monitoring.sampling.sampler import MODULE, Sampler, read_samples, sample_machine, start_sampler, ticks
 from dragoman.run.folder import RunFolder
@@ -107,7 +107,7 @@ def times_then_end(num_times, at=None):
 def test_a_full_disk_delays_samples_and_loses_none(monkeypatch, tmp_path):
     is_full = True
 
-    def write(file, data, whole=patient_file._write_all):
+    def write(file, data, whole=buffered_file._write_all):
         if is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(file, data)
@@ -116,8 +116,8 @@ def test_a_full_disk_delays_samples_and_loses_none(monkeypatch, tmp_path):
         nonlocal is_full
         is_full = False
 
-    monkeypatch.setattr(patient_file, "_write_all", write)
-    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(buffered_file, "_write_all", write)
+    monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     path = tmp_path / "system.a.jsonl"
     sample_machine(path, "a", 0.001, times_then_end(4, at=(3, free)))
     assert len(read_lines(path)) == 5

@@ -9,7 +9,7 @@ from io import FileIO
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dragoman.monitoring import patient_file
+from dragoman.monitoring import buffered_file
 from dragoman.monitoring.sinks import TENSORBOARD_TAGS, MetricsFile, Sinks, TensorBoardFile
 
 
@@ -135,17 +135,17 @@ def test_a_continued_run_replaces_the_points_it_makes_again(tmp_path):
 
 
 def test_events_wait_for_the_disk_and_none_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     file = TensorBoardFile(tmp_path, first_step=0)
     file.write("train", 1, {"loss": 1.0})
-    whole = patient_file._write_all
+    whole = buffered_file._write_all
 
     def fill_up(opened: FileIO, data: bytes) -> None:
         whole(opened, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as outage:
-        outage.setattr(patient_file, "_write_all", fill_up)
+        outage.setattr(buffered_file, "_write_all", fill_up)
         file.write("train", 2, {"loss": 2.0})
         file.write("train", 3, {"loss": 3.0})
         assert read_events(tmp_path)["train_loss"] == [(1, 1.0)]

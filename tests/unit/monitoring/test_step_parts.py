@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.cluster.part_clock import OWN_WORK, Part, PartClock, StepTimes
 from dragoman.cluster.world import World
-from dragoman.diagnosis.bottleneck import PARTS
+from dragoman.diagnosis.step_model import PARTS
 from dragoman.monitoring.step_parts import MOST_RANKS_LISTED, IntervalParts, combine_parts, read_parts
 
 Steps = list[StepTimes]

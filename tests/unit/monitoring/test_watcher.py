@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.attribution import Verdict
 from dragoman.diagnosis.prediction import predict_from_steps
-from dragoman.monitoring import patient_file
+from dragoman.diagnosis.verdict import Verdict
+from dragoman.monitoring import buffered_file
 from dragoman.monitoring.console import RunConsole, format_seconds
 from dragoman.monitoring.sinks import Sinks
 from dragoman.monitoring.watcher import RunWatcher, Sample, Watcher, seeds_duration
@@ -140,9 +140,9 @@ def test_a_failed_save_is_a_sentence_and_a_record(watched):
 
 def test_an_outage_is_told_once_and_so_is_its_end(watched, monkeypatch):
     watcher, lines, records = watched
-    monkeypatch.setattr(patient_file, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     with monkeypatch.context() as outage:
-        outage.setattr(patient_file, "_write_all", fail)
+        outage.setattr(buffered_file, "_write_all", fail)
         for step in range(1, 6):
             watcher.trained(step, FIGURES, None)
             watcher.progressed(step)

@@ -7,9 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dragoman.run.checking import first_problem, known_keys, parse_value, read_toml, unknown_key
 from dragoman.run.errors import UsageError
-from dragoman.run.section import Count, CountOrZero, Section, Switch
+from dragoman.run.tables import (
+    Count,
+    CountOrZero,
+    Section,
+    Switch,
+    first_problem,
+    known_keys,
+    parse_value,
+    read_toml,
+    unknown_key,
+)
 
 
 class Inner(Section):

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from dragoman.run import following
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder
+from dragoman.run.folder import RunFolder, hold_run
 from dragoman.run.following import LineFollower, Observation, observe_run, observe_until_end
-from dragoman.run.lock import hold_run
 from dragoman.run.status import ALIVE_STATES, ENDED_STATES, LOST_SECONDS, RunStatus, describe_state
 
 STATUS = RunStatus("running", 1e9, "alpha", 4242, 1e9 - 60, 600, 1_000, 4)

@@ -6,14 +6,13 @@ import sys
 import pytest
 
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder
-from dragoman.run.lock import hold_run, is_held
+from dragoman.run.folder import RunFolder, hold_run, is_held
 
 HOLDER = """
 import sys, time
 from pathlib import Path
 from dragoman.run.folder import RunFolder
-from dragoman.run.lock import hold_run
+from dragoman.run.folder import hold_run
 
 with hold_run(RunFolder(Path(sys.argv[1]))):
     print("held", flush=True)

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.corpus.settings import PrepareSettings, load_prepare_settings, pair_up, parse_filters, with_weights
 from dragoman.run.errors import UsageError
-from dragoman.run.preparation import PrepareSettings, pair_up
-from dragoman.run.prepare_config import load_prepare_settings, parse_filters, with_weights
 
 CONFIG = """
 [data]

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.run import status as status_module
-from dragoman.run.description import describe_end, describe_observation, status_lines
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.following import Observation, observe_run
@@ -31,7 +30,7 @@ from dragoman.run.status import (
     read_status,
     request_stop,
 )
-from dragoman.run.summary import last_records, run_figures
+from dragoman.run.summary import describe_end, describe_observation, last_records, run_figures, status_lines
 
 STATUS = RunStatus("running", 1e9, "alpha", 4242, 1e9 - 60, 600, 1_000, 4)
 TRAIN = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.run.toml import dump_toml
+from dragoman.run.tables import dump_toml
 
 names = st.from_regex(r"[A-Za-z0-9_-]+", fullmatch=True)
 texts = st.text(st.characters(exclude_categories=["Cs"]))  # TOML, being UTF-8, has no lone surrogates

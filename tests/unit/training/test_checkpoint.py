@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import BatchPosition, pad_pairs
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_tensors, save_tensors
 from dragoman.run.checkpoints import OPTIMIZER_FILE, STATE_FILE, newest_whole_checkpoint, verify_checkpoint
@@ -29,7 +29,7 @@ from dragoman.training.checkpoint import (
     restore_learner,
     save_checkpoint,
 )
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 from dragoman.training.optimizer import build_optimizer, optimizer_tensors, set_learning_rate
 from dragoman.training.step import Learner
 

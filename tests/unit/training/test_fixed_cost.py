@@ -6,15 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, pad_pairs
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import TrainingSettings
 from dragoman.training import fixed_cost
 from dragoman.training.fixed_cost import QUARTER, measure_fixed_share
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.step import Learner
 

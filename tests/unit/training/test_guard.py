@@ -5,8 +5,7 @@ import math
 import pytest
 
 from dragoman.run.errors import UserError
-from dragoman.training.guard import MOST_SKIPS_IN_A_ROW, FiniteGuard
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import MOST_SKIPS_IN_A_ROW, FiniteGuard, LossScale
 
 NAN, INFINITY = math.nan, math.inf
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
-from dragoman.cluster.meeting import Meeting
+from dragoman.cluster.rendezvous import Meeting
+from dragoman.launch import foreign
+from dragoman.launch.foreign import _agree_on_run, _tell_failure
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
-from dragoman.training import joining
-from dragoman.training.joining import _agree_on_run, _tell_failure
 
 CONFIG = "[training]\nmax_steps = 50\n"
 ECHO = RuntimeError("Connection closed by peer [10.0.0.1]:1024")
@@ -29,7 +29,7 @@ def _survive(monkeypatch):
     def end_process(code: int) -> None:
         raise EndedError(code)
 
-    monkeypatch.setattr(joining, "end_process", end_process)
+    monkeypatch.setattr(foreign, "end_process", end_process)
 
 
 def meeting(store: HashStore, rank: int, local_rank: int = 0) -> Meeting:
@@ -92,7 +92,7 @@ def test_a_host_with_older_settings_of_the_run_gets_the_newer(store, tmp_path):
 def test_where_the_run_cannot_be_made_ready_all_end_with_the_same_code_and_one_says_why(
     store, error, capsys, monkeypatch
 ):
-    monkeypatch.setattr(joining, "LAST_WORDS_SECONDS", 0.01)  # the other one comes only after it has gone
+    monkeypatch.setattr(foreign, "LAST_WORDS_SECONDS", 0.01)  # the other one comes only after it has gone
     refuse(store, error)
     with pytest.raises(EndedError, match=str(error.exit_code)):
         _agree_on_run(meeting(store, 1), not_called)

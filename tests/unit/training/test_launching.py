@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from dragoman.cluster.launch.hosts import Host, Placement
-from dragoman.cluster.launch.supervision import Plan
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.model.presets import count_parameters, resolve_shape
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.launch import local
+from dragoman.launch.hosts import Host, Placement
+from dragoman.launch.local import kept_bytes, launch_run
+from dragoman.launch.supervision import Plan
+from dragoman.model.shape import count_parameters, resolve_shape
 from dragoman.run.config import load_settings
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder
-from dragoman.run.lock import hold_run, is_held
+from dragoman.run.folder import RunFolder, hold_run, is_held
 from dragoman.run.status import read_status
-from dragoman.training import launching
-from dragoman.training.launching import kept_bytes, launch_run
 from dragoman.training.start import create_run
 
 HERE = Placement.on_this_machine(2)
@@ -45,7 +44,7 @@ def plans(monkeypatch, run) -> Callable[..., list[Plan]]:
                 raise end
             return end
 
-        monkeypatch.setattr(launching, "supervise", supervise)
+        monkeypatch.setattr(local, "supervise", supervise)
         return found
 
     return supervise_as

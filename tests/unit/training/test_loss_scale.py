@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 
 
 def test_fp16_starts_at_two_to_the_fourteenth():

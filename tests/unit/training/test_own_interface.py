@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.cluster.meeting import INTERFACE_VARIABLES
+from dragoman.cluster.rendezvous import INTERFACE_VARIABLES
 from dragoman.monitoring.sampling.network import InterfaceCounters
 from dragoman.training.rehearsal import describe_own_interface
 

@@ -19,17 +19,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import BatchPosition, pad_pairs
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.run.checkpoints import RESUME_FILES
 from dragoman.run.config import CheckpointSettings, TrainingSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.training.checkpoint import Snapshot, TrainingState, restore_learner, save_checkpoint
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 from dragoman.training.optimizer import build_optimizer, optimizer_tensors, set_learning_rate
 from dragoman.training.sharing import Origin, find_origin, send_learner
 from dragoman.training.step import Learner

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.corpus.prepared import TrainCorpus
+from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import Settings, build_settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.folder import RunFolder
-from dragoman.run.lock import hold_run
+from dragoman.run.folder import RunFolder, hold_run
 from dragoman.training import start
 from dragoman.training.start import create_run, reopen_run
 

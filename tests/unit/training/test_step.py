@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from dragoman.cluster.synchronisation import GradientSum
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, pad_pairs
 from dragoman.corpus.tokenizer import PAD_ID
-from dragoman.evaluation.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
+from dragoman.model.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import TrainingSettings
-from dragoman.training.loss_scale import LossScale
+from dragoman.training.guard import LossScale
 from dragoman.training.optimizer import build_optimizer, set_learning_rate
 from dragoman.training.step import Learner, virtual_worker_seed
 

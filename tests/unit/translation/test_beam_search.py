@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_PIECES, PAD_ID
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search, best_columns

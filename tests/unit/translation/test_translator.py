@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.corpus.tokenizer import Tokenizer, train_tokenizer
-from dragoman.model.presets import ModelShape
+from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
 from dragoman.translation.beam_search import SearchSettings

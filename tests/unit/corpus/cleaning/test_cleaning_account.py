@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dragoman.corpus.cleaning.account import FILTER_MEANINGS, Account, dropped_sentence
 from dragoman.corpus.cleaning.clean import Dropped, Example
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
-from dragoman.run.preparation import FilterSettings, PrepareSettings
+from dragoman.corpus.settings import FilterSettings, PrepareSettings
 
 STANDARD = resolve_rules(PrepareSettings(languages="en-de"))
 TEXTS = st.text(

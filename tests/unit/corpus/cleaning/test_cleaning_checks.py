@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.cleaning.checks import build_checks
+from dragoman.corpus.cleaning.clean import build_checks
 from dragoman.corpus.cleaning.filters import Rules
 
 EN = "The committee has adopted the report of the parliament today."

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from dragoman.corpus.cleaning.clean import CleanBlock, Dropped, Example, clean_block
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.corpus.cleaning.normalisation import normalise
-from dragoman.run.preparation import PrepareSettings
+from dragoman.corpus.settings import PrepareSettings
 
 STRICT = resolve_rules(PrepareSettings(cleaning="strict", languages="en-de"))
 LINES = st.one_of(

@@ -3,10 +3,10 @@
 import pytest
 
 from dragoman.corpus.cleaning.account import FILTER_MEANINGS
-from dragoman.corpus.cleaning.checks import build_checks
+from dragoman.corpus.cleaning.clean import build_checks
 from dragoman.corpus.cleaning.filters import CORPUS_FILTERS, PAIR_FILTERS, Rules, resolve_rules
+from dragoman.corpus.settings import FilterSettings, PrepareSettings
 from dragoman.run.errors import UsageError
-from dragoman.run.preparation import FilterSettings, PrepareSettings
 
 SEEDS = ["empty", "reserved_characters", "length_words", "length_ratio"]
 STANDARD = [

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.cleaning.keys import near_key
+from dragoman.corpus.cleaning.normalisation import near_key
 
 
 @pytest.mark.parametrize(

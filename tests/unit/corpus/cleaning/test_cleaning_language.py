@@ -2,8 +2,8 @@
 
 import pytest
 
+from dragoman.corpus.cleaning.filters import language_code, split_languages
 from dragoman.corpus.cleaning.language import build_language_check, is_known_language
-from dragoman.corpus.cleaning.language_codes import language_code, split_languages
 
 EN = "The committee has adopted the report of the parliament today."
 DE = "Der Ausschuss hat den Bericht des Parlaments heute angenommen."

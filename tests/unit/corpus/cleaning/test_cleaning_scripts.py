@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dragoman.corpus.cleaning.scripts import (
+from dragoman.corpus.cleaning.language import (
     NEUTRAL_RANGES,
     build_script_check,
     has_known_script,

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.corpus.formats import blocks
-from dragoman.corpus.formats.bad_lines import BadLines
-from dragoman.corpus.formats.blocks import Block, cut_blocks
-from dragoman.corpus.formats.pieces import put_together, recognise_pieces
+from dragoman.corpus.formats.blocks import BadLines, Block, cut_blocks
+from dragoman.corpus.formats.plain import put_together, recognise_pieces
 from dragoman.run.errors import UserError
 
 PAIRS = st.lists(st.tuples(st.text(max_size=6), st.text(max_size=6)), max_size=30)

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.corpus.formats import compression
-from dragoman.corpus.formats.bad_lines import BadLines
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, BadLines, Block
 from dragoman.corpus.formats.lines import LineReader, TextFile
 from dragoman.corpus.formats.reading import ParallelText
+from dragoman.corpus.settings import TextSettings
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import TextSettings
 
 LINES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=20)
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from dragoman.corpus.formats import compression
-from dragoman.corpus.formats.bad_lines import BadLines
-from dragoman.corpus.formats.blocks import Block
+from dragoman.corpus.formats.blocks import BadLines, Block
 from dragoman.corpus.formats.reading import ParallelText
+from dragoman.corpus.settings import TextSettings
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import TextSettings
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.corpus.formats.bad_lines import BadLines
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block
-from dragoman.corpus.formats.languages import find_language
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, BadLines, Block
 from dragoman.corpus.formats.reading import ParallelText, format_of
+from dragoman.corpus.formats.records import find_language
+from dragoman.corpus.settings import Format, TextSettings
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.preparation import Format, TextSettings
 
 GOOD = '{"source": "a", "target": "A"}'
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.corpus.formats import blocks as blocks_module
-from dragoman.corpus.formats.bad_lines import BadLines
+from dragoman.corpus.formats.blocks import BadLines
 from dragoman.corpus.formats.reading import ParallelText
-from dragoman.run.preparation import TextSettings
+from dragoman.corpus.settings import TextSettings
 
 Pairs = list[tuple[str, str]]
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.corpus.formats.bad_lines import BadLines
-from dragoman.corpus.formats.blocks import Block
+from dragoman.corpus.formats.blocks import BadLines, Block
 from dragoman.corpus.formats.reading import ParallelText
+from dragoman.corpus.settings import TextSettings
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import TextSettings
 
 HEAD = '<?xml version="1.0" encoding="utf-8"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4">'
 GOOD = '<tu><tuv xml:lang="en"><seg>a</seg></tuv><tuv xml:lang="de"><seg>A</seg></tuv></tu>'

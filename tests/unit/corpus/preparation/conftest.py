@@ -7,4 +7,4 @@ import pytest
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of about ten pairs and shards of about thirty, so that little text makes many of both."""
     monkeypatch.setattr("dragoman.corpus.formats.blocks.BLOCK_BYTES", 500)
-    monkeypatch.setattr("dragoman.corpus.preparation.shuffling.SHARD_TEXT_BYTES", 1500)
+    monkeypatch.setattr("dragoman.corpus.preparation.shuffle_stage.SHARD_TEXT_BYTES", 1500)

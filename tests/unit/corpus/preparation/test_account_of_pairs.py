@@ -19,10 +19,10 @@ from corpora import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import Cleaning, CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
 from dragoman.run.errors import UserError
-from dragoman.run.preparation import Cleaning, CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
 
 SENTENCES = st.sampled_from(["a", "b", "B!", "c d", "c d e", "▁x", " ", "1", "2"])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.preparation.block_file import NUM_BUCKETS, read_slice, write_block_file
+from dragoman.corpus.preparation.clean_stage import NUM_BUCKETS, read_slice, write_block_file
 
 LINES = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=5)
 BUCKETS = st.sampled_from([0, 1, 2, 100, NUM_BUCKETS - 2, NUM_BUCKETS - 1])

@@ -19,9 +19,8 @@ from corpora import (
 )
 
 from dragoman.corpus.preparation.inputs import open_inputs, preparation_key
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.run.errors import UsageError, UserError
-from dragoman.run.preparation import (
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import (
     CorpusSettings,
     FilterSettings,
     PrepareSettings,
@@ -29,6 +28,7 @@ from dragoman.run.preparation import (
     TokenizerSettings,
     default_corpus_name,
 )
+from dragoman.run.errors import UsageError, UserError
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.corpus.cleaning.normalisation import normalise, strip_only
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.run.preparation import CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.settings import CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
 
 LINES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=12)
 PAIRS = st.lists(st.tuples(LINES, LINES), max_size=12)

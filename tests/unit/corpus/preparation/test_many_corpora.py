@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from corpora import decode_split, ignore, make_pairs, write_pairs
 
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TextSettings, TokenizerSettings
 from dragoman.run.errors import UsageError
-from dragoman.run.preparation import CorpusSettings, PrepareSettings, TextSettings, TokenizerSettings
 
 
 def corpus_of(folder: Path, file_name: str, seed: int, num_pairs: int = 60, **settings: object) -> CorpusSettings:

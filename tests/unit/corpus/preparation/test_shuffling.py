@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from corpora import TextPair, decode_split, make_pairs, prepare_pairs, write_pairs
 
-from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.run.preparation import TokenizerSettings
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import TokenizerSettings
 
 NUM_PAIRS = 1200
 BY_PLACE = {"cleaning": "none"}

@@ -18,12 +18,12 @@ from corpora import (
     write_pairs,
 )
 
-from dragoman.corpus.preparation.vocabulary import default_vocab_size
-from dragoman.corpus.prepare import prepare_corpus
-from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.corpus.preparation.prepare import prepare_corpus
+from dragoman.corpus.preparation.vocabulary_stage import default_vocab_size
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.settings import TokenizerSettings
 from dragoman.corpus.tokenizer import VocabularyTooLarge, VocabularyTooSmall
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.preparation import TokenizerSettings
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from corpora import names_in
 
 from dragoman.corpus.preparation.engine import Interrupted
-from dragoman.corpus.preparation.work_folder import open_work_folder, other_leftovers, publish
+from dragoman.corpus.preparation.work_dir import open_work_folder, other_leftovers, publish
 from dragoman.run.errors import UserError
 
 KEY = "0123456789abcdef"

@@ -1,0 +1,88 @@
+"""`dragoman demo`: from nothing to a judged translator, on the corpus inside the package."""
+
+from importlib.resources import as_file, files
+from typing import Any
+
+from dragoman.builtin import BuiltinCorpus, write_builtin_corpus
+from dragoman.corpus.preparation.prepare import Say, prepare_corpus
+from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
+from dragoman.evaluation.final_evaluation import Judgement, evaluate_run
+from dragoman.launch.hosts import Placement
+from dragoman.launch.local import launch_run, tell_of_report
+from dragoman.monitoring.progress import progress_bars
+from dragoman.run.config import Settings, load_settings
+from dragoman.run.folder import RunFolder
+from dragoman.run.processes import own_command
+from dragoman.training.start import create_run, require_free_folder
+from dragoman.translation.translator import load_run
+
+NUM_TRAINING_PAIRS = 40_000
+VOCAB_SIZE = 2_000
+NUM_SHOWN = 5
+
+
+def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> dict[str, Any]:
+    """Writes the corpus, prepares it, trains, judges, and says what to try next; returns the scores."""
+    require_free_folder(run)
+    say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
+    corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
+    say(f"2. Preparing them in {run.prepared}")
+    with progress_bars() as show:
+        prepare_corpus(prepare_settings(corpus), run.prepared, say, show)
+    say(f"3. Training on {num_workers} worker processes")
+    create_run(run, demo_settings(run, overrides), num_workers)
+    if not launch_run(run, Placement.on_this_machine(num_workers)):
+        return {}
+    say("4. Judging on sentences never seen in training")
+    loaded = load_run(run.path)
+    judgement = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
+    novel = evaluate_run(loaded, corpus.test_compositional.source, corpus.test_compositional.target, say)
+    say(f"\n{show_translations(judgement)}\n")
+    say(f"BLEU {judgement.score.bleu:.1f} on the test set ({judgement.score.signature})")
+    say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
+    tell_of_report(run, loaded.settings)  # once more: now it has the scores of the test sets
+    say(f"\n{what_next(run)}")
+    return {"test": judgement.figures(), "test_compositional": novel.figures()}
+
+
+def prepare_settings(corpus: BuiltinCorpus) -> PrepareSettings:
+    """The corpus with its own dev and test sets."""
+    return PrepareSettings.of_files(
+        [corpus.train.source],
+        [corpus.train.target],
+        dev=([corpus.dev.source], [corpus.dev.target]),
+        test=([corpus.test.source], [corpus.test.target]),
+        languages="en-de",
+        tokenizer=TokenizerSettings(vocab_size=VOCAB_SIZE),
+    )
+
+
+def demo_settings(run: RunFolder, overrides: list[str]) -> Settings:
+    """The demo's config, with the folder this demo prepared."""
+    with as_file(files("dragoman.cli").joinpath("demo.toml")) as path:
+        return load_settings(path, [f"data.prepared={run.prepared}", *overrides])
+
+
+def show_translations(judgement: Judgement) -> str:
+    """A few sentences, their references and what the model made of them."""
+    rows = zip(judgement.sources, judgement.references, judgement.translations, strict=True)
+    return "\n".join(
+        f"  English    {source}\n  reference  {reference}\n  dragoman   {translation}\n"
+        for source, reference, translation in list(rows)[:NUM_SHOWN]
+    ).rstrip("\n")
+
+
+def what_next(run: RunFolder) -> str:
+    """Where everything is, and commands to go on with."""
+    dragoman = own_command()
+    tensorboard = dragoman.removesuffix("dragoman") + "tensorboard"
+    return (
+        f"The report, which answers what you may want to know: {run.report('html')}\n"
+        f"The run folder is {run.path}: config.toml, log.txt, metrics.jsonl, tensorboard/, checkpoints/.\n"
+        "Try next:\n"
+        f"  {dragoman} report {run.path} --open\n"
+        f"  echo 'The old teacher reads a long book.' | {dragoman} translate {run.path}\n"
+        f"  {dragoman} evaluate {run.path} --source {run.corpus}/test.en --reference {run.corpus}/test.de\n"
+        f"  {tensorboard} --logdir {run.tensorboard}\n"
+        f"  {dragoman} train --source my.en --target my.de"
+    )

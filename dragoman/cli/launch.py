@@ -1,0 +1,77 @@
+"""The command that writes job files for Slurm, Kubernetes and Docker; it calls `cluster/job_scripts`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.output import say
+
+
+def add_launch_command(app: typer.Typer) -> None:
+    """Adds this command to the command line."""
+    app.command(epilog=_EXAMPLES)(launch)
+
+
+_EXAMPLES = """Examples: dragoman launch my.toml --for slurm --nodes 2 --workers-per-node 4 --time 24:00:00 |
+dragoman launch my.toml --for kubernetes --nodes 2 --image my/dragoman:1 --claim corpora --out my.yaml |
+dragoman launch /data/my.toml --for docker --nodes 2 --workers-per-node 2 --data /data --out docker"""
+
+
+def launch(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the run.")],
+    kind: Annotated[str, typer.Option("--for", metavar="KIND", help="slurm, kubernetes or docker.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    workers_per_node: Annotated[int, typer.Option(min=1, help="Worker processes on each.")] = 1,
+    gpus_per_node: Annotated[int | None, typer.Option(min=0, help="Default: one per worker; 0 trains on CPUs.")] = None,
+    cpus_per_worker: Annotated[int, typer.Option(min=1, help="Cores of each worker.")] = 4,
+    run_dir: Annotated[Path | None, typer.Option(help="The run folder, seen by all nodes. Default: runs/NAME.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the job. Default: from the name of the config.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="[D-]HH:MM:SS", help="Slurm (default 12:00:00), Kubernetes: limit of a job.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm: the partition.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Docker, Kubernetes: an image with dragoman. Default: dragoman:VERSION.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Docker, Kubernetes: what containers see. Default: /data.")
+    ] = None,
+    claim: Annotated[
+        str | None, typer.Option(help="Kubernetes: the volume claim mounted as --data. Default: NAME-data.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE|FOLDER", help="Where to write; a folder for docker. Default: print.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Write a ready job file: an sbatch script, a Kubeflow TrainJob, or a Dockerfile and compose.yaml."""
+    from dragoman.launch.job_files.files import build_job_files, save_files, show_files
+    from dragoman.launch.job_files.request import JobRequest, name_job
+    from dragoman.run.config import load_settings
+
+    request = JobRequest(
+        config=config,
+        settings=load_settings(config, overrides or []),
+        name=name or name_job(config),
+        overrides=tuple(overrides or []),
+        num_nodes=nodes,
+        workers_per_node=workers_per_node,
+        gpus_per_node=workers_per_node if gpus_per_node is None else gpus_per_node,
+        cpus_per_worker=cpus_per_worker,
+        run_dir=run_dir,
+        time=time,
+        partition=partition,
+        image=image,
+        data=data,
+        claim=claim,
+    )
+    files = build_job_files(kind, request)
+    if out is None:
+        typer.echo(show_files(files), nl=False)
+        return
+    for path in save_files(files, out, force):
+        say(f"Written to {path}; its first lines say how to use it.")

@@ -1,0 +1,49 @@
+"""`dragoman train --source … --target …`: two text files to a judged translator, every choice made and explained."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.corpus.cleaning.account import dropped_sentence
+from dragoman.corpus.preparation.prepare import Say, prepare_corpus
+from dragoman.corpus.settings import PrepareSettings
+from dragoman.evaluation.final_evaluation import evaluate_run
+from dragoman.launch.hosts import Placement, count_gpus
+from dragoman.launch.local import launch_run, tell_of_report
+from dragoman.monitoring.progress import progress_bars
+from dragoman.run.config import apply_overrides, build_settings
+from dragoman.run.files import write_text
+from dragoman.run.folder import RunFolder
+from dragoman.run.processes import num_cores, own_command
+from dragoman.training.own_text_settings import CorpusSize, Machine, choose_settings, describe_choices
+from dragoman.training.start import create_run, require_free_folder
+from dragoman.translation.translator import load_run
+
+
+def train_on_own_text(
+    run: RunFolder, source: Sequence[Path], target: Sequence[Path], overrides: list[str], placement: Placement, say: Say
+) -> dict[str, Any]:
+    """Prepares, chooses settings and says why, trains, and judges on the held-out test lines; returns those figures."""
+    require_free_folder(run)
+    apply_overrides({}, overrides)  # a slip in --set is told now, not after preparing
+    with progress_bars() as show:
+        corpus = prepare_corpus(PrepareSettings.of_files(source, target), run.prepared, say, show)
+    if dropped := dropped_sentence(corpus.manifest.cleaning):
+        say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
+    machine = Machine(num_cores(), count_gpus(), placement.num_workers)
+    tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
+    for reason in reasons:
+        say(reason)
+    tables = apply_overrides(tables, overrides)
+    settings = build_settings(tables, where="--set")
+    write_text(run.chosen_config, describe_choices(tables, reasons))
+    say(f"These settings, to copy and edit: {run.chosen_config}")
+    create_run(run, settings, placement.num_workers)
+    if not launch_run(run, placement):
+        return {}
+    say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
+    judgement = evaluate_run(load_run(run.path, say=say), None, None, say)
+    say(judgement.summary())
+    tell_of_report(run, settings)  # once more: now it has the score of the test set
+    say(f"Translate with: {own_command()} translate {run.path} FILE")
+    return {"test": judgement.figures()}

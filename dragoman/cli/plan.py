@@ -1,0 +1,195 @@
+"""Commands about a run that has not begun: `check` measures the machines, `plan` describes them on paper."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.output import Json, print_json, say, speaker, warn
+from dragoman.cli.train import Hosts, Overrides, SendData, SshConfig, Workers, place_workers
+from dragoman.run.errors import UsageError
+
+if TYPE_CHECKING:
+    from dragoman.diagnosis.prediction import Prediction
+    from dragoman.launch.check import CheckResult
+
+_EXAMPLES = """Examples: dragoman check config.toml --hosts a:2,b:2 |
+dragoman check config.toml --workers 2 --steps 50000 --price-per-hour 12.5 |
+dragoman check config.toml --hosts a:2,b:2 --json"""
+DEFAULT_SECONDS = 35.0
+
+
+def add_check_command(app: typer.Typer) -> None:
+    """Adds this command to the command line."""
+    app.command(epilog=_EXAMPLES)(check)
+
+
+def check(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the run to come.")],
+    overrides: Overrides = None,
+    workers: Workers = None,
+    hosts: Hosts = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Of the whole run. Default: training.max_steps of the config.")
+    ] = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Of all machines together. Default: training.price_per_hour.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=5, max=600, help="How long to measure; starting takes some seconds more.")
+    ] = DEFAULT_SECONDS,
+    send_data: SendData = False,
+    ssh_config: SshConfig = None,
+    json: Json = False,
+) -> None:
+    """Measure machines and links with a few real steps, and say how long a step will take and what holds it back.
+
+    Exit code 0: fine; 1: a problem was found.
+    """
+    from dragoman.launch.check import check_machines
+    from dragoman.run.config import load_settings
+
+    settings = load_settings(config, overrides or [])
+    placement = place_workers(workers, hosts, 1, ssh_config, send_data)
+    tell = speaker(json)
+    tell(f"Measuring for up to {seconds:.0f} s …")
+    result = check_machines(settings, placement, seconds, warn)
+    prediction = _predict(result)
+    num_steps = steps or settings.training.max_steps
+    price = settings.training.price_per_hour if price_per_hour is None else price_per_hour
+    if json:
+        print_json(_figures(result, prediction, num_steps, price))
+    else:
+        _print_report(result, prediction, num_steps, price)
+    if result.problems or prediction is None:
+        raise typer.Exit(1)
+
+
+def _predict(result: "CheckResult") -> "Prediction | None":
+    """From what was measured; problems it shows join those of the hosts."""
+    from dragoman.diagnosis.advice import predict_and_advise
+
+    if result.measured is None or not result.measured.alone_steps:
+        return None
+    prediction = predict_and_advise(result.measured)
+    result.problems += prediction.problems
+    if len(result.measured.machines) > 1 and not result.measured.all_reduce:
+        result.problems.append("The exchange of gradients was not measured: the step time is that of computing alone.")
+    return prediction
+
+
+def _figures(
+    result: "CheckResult", prediction: "Prediction | None", num_steps: int, price_per_hour: float | None
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {"seconds_per_step": None, "parts": {}, "bottleneck": None, "links": [], "advice": []}
+    if prediction is not None:
+        hours = {name: seconds * num_steps / 3600 for name, seconds in prediction.interval().items()}
+        costs = None if price_per_hour is None else {name: each * price_per_hour for name, each in hours.items()}
+        figures |= prediction.to_json() | {"steps": num_steps, "hours": hours, "cost": costs}
+    measured = result.measured.to_json() if result.measured else None
+    return figures | {"problems": result.problems, "measured": measured}
+
+
+def _print_report(
+    result: "CheckResult", prediction: "Prediction | None", num_steps: int, price_per_hour: float | None
+) -> None:
+    from dragoman.diagnosis.wording import describe_prediction, describe_run_length
+
+    if prediction is not None:
+        for line in describe_prediction(prediction):
+            say(line)
+        say(describe_run_length(prediction, num_steps, price_per_hour))
+        for sentence in prediction.advice:
+            say(f"What would help: {sentence}")
+    for note in result.measured.notes if result.measured else []:
+        say(f"Note: {note}")
+    for problem in result.problems:
+        warn(f"PROBLEM: {problem}")
+    if prediction is not None and not result.problems:
+        say("No problem found.")
+
+
+def add_foresight_commands(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command(epilog=_PLAN_EXAMPLES)(plan)
+
+
+_PLAN_EXAMPLES = """Examples: dragoman plan --nodes 2 --link 100mbit --steps 50000 --price-per-hour 12 |
+dragoman plan --device A100 --devices-per-node 8 --inside-link nvlink3 --link 100gbit --max-devices 4096 --plot a.svg |
+dragoman plan my-plan.toml --json | dragoman plan --list"""
+
+
+def plan(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[PLAN.toml]", help="The same keys as the options; options win.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model preset. Default: transformer-base.")] = None,
+    precision: Annotated[str | None, typer.Option(help="mixed (fp16, the default), bf16 or fp32.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Target tokens a step over all devices, at any size. Default: 32768.")
+    ] = None,
+    batch_per_device: Annotated[
+        int | None, typer.Option(help="Target tokens a step on each device: the batch grows with the cluster.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="A name from --list. Default: V100.")] = None,
+    devices_per_node: Annotated[int | None, typer.Option(help="Default: 2.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Default: 2.")] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Between nodes: a name from --list or a rate such as 300mbit. Default: 100mbit.")
+    ] = None,
+    inside_link: Annotated[str | None, typer.Option(help="Between devices of a node. Default: pcie3.")] = None,
+    gradient_bytes: Annotated[int | None, typer.Option(help="4 sends fp32 (default), 2 half precision.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of the whole run: gives hours.")] = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option(help="Of the whole cluster described here; other sizes in proportion to devices.")
+    ] = None,
+    max_devices: Annotated[int | None, typer.Option(help="The largest cluster of the table.")] = None,
+    hardware: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML with facts that add to or override the shipped ones.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the table: .svg or .png.")] = None,
+    list_hardware: Annotated[bool, typer.Option("--list", help="List the known devices and links.")] = False,
+    json: Json = False,
+) -> None:
+    """Predict on paper what a run takes on a cluster: seconds a step by cause, hours, cost, and what would help."""
+    from dragoman.diagnosis.hardware import hardware_lines, load_hardware
+    from dragoman.diagnosis.plan import build_plan
+    from dragoman.diagnosis.plan_chart import plan_lines, save_chart
+    from dragoman.diagnosis.scenario import load_plan
+
+    facts = load_hardware(hardware)
+    if list_hardware:
+        _show(facts.model_dump(), hardware_lines(facts), json)
+        return
+    settings = load_plan(
+        file,
+        {
+            "model": model,
+            "precision": precision,
+            "batch_tokens": batch_tokens,
+            "batch_per_device": batch_per_device,
+            "device": device,
+            "devices_per_node": devices_per_node,
+            "nodes": nodes,
+            "link": link,
+            "inside_link": inside_link,
+            "gradient_bytes": gradient_bytes,
+            "steps": steps,
+            "price_per_hour": price_per_hour,
+            "max_devices": max_devices,
+        },
+    )
+    if settings.price_per_hour is not None and settings.steps is None:
+        raise UsageError("A price needs the number of steps: give --steps too.")
+    result = build_plan(settings, facts)
+    if plot is not None:
+        save_chart(result, plot)
+        warn(f"Written to {plot}.")
+    _show(result.to_json(), plan_lines(result), json)
+
+
+def _show(figures: object, lines: list[str], is_json: bool) -> None:
+    if is_json:
+        print_json(figures)
+    else:
+        say("\n".join(lines))

@@ -1,0 +1,205 @@
+"""Commands about a run that is over, ours or foreign: the report, the comparison of several, and importing."""
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.output import Json, print_json, say, warn
+from dragoman.cli.train import free_run_dir
+from dragoman.run.errors import UsageError
+from dragoman.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from dragoman.report.evidence import Known
+    from dragoman.report.parts import Comparison, Report
+
+PACKED = (".gz", ".xz", ".bz2", ".zst")
+MAX_NAMED = 5
+
+Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="A run folder; or the log, logs or folder of a run by another trainer; or several runs to compare.",
+    ),
+]
+RunDir = Annotated[
+    Path | None, typer.Option(help="The run folder that a foreign run is imported into. Default: runs/NAME.")
+]
+
+
+def add_report_commands(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command(
+        epilog="Examples: dragoman report runs/demo --open | dragoman report nohup.out.gz --nodes 2 --gpus-per-node 2 "
+        "--gpu V100 --link 1000Mbit | dragoman report runs/a runs/b"
+    )(report)
+    app.command("import", epilog="Examples: dragoman import nohup.out | dragoman import logs/ --run-dir runs/theirs")(
+        import_foreign
+    )
+
+
+def report(
+    sources: Sources,
+    open_page: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the report. Default: that of the run.")
+    ] = None,
+    run_dir: RunDir = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines, where the log does not say.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of each machine.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Which GPU, e.g. V100; `dragoman plan --list` has all.")] = None,
+    link: Annotated[str | None, typer.Option(help="The network between machines, e.g. 1000Mbit.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="What an hour of all machines cost.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Each of several logs is a run of its own.")] = False,
+    json: Json = False,
+) -> None:
+    """Answer what people ask about a run: trained? overfitting? network-bound? what would more steps bring? the cost?
+
+    Reads our run folders, and logs of OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT and the HF Trainer
+    (trainer_state.json), TensorBoard folders and CSV tables; packed ones too.
+    """
+    from dragoman.report.evidence import Known
+    from dragoman.report.writing import write_report
+
+    known = Known(nodes, gpus_per_node, gpu, link, price_per_hour)
+    _check_known(known)
+    groups = _group(sources, compare)
+    if run_dir and len(groups) > 1:
+        raise UsageError("--run-dir is for one foreign run; several are imported into folders of their own.")
+    runs = [_as_run(group, run_dir) for group in groups]
+    found = _build(runs, known)
+    folder = output or (runs[0].path if len(runs) == 1 else free_run_dir("comparison"))
+    files = write_report(found, folder)
+    if json:
+        print_json(found.to_json() | {"files": {ending: str(path) for ending, path in files.items()}})
+    else:
+        _tell(found, files["html"])
+    if open_page:
+        import webbrowser
+
+        if not webbrowser.open(files["html"].resolve().as_uri()):
+            warn(f"There is no browser to show it in: open {files['html']} yourself.")
+
+
+def import_foreign(sources: Sources, run_dir: RunDir = None, json: Json = False) -> None:
+    """Make a run folder of another trainer's log, so that status, verdict and report work on it."""
+    run = _as_run(sources, run_dir, is_foreign=True)
+    from dragoman.report.evidence import read_evidence
+
+    evidence = read_evidence(run)
+    figures = {
+        "run": str(run.path),
+        "trainer": evidence.trainer,
+        "parameters": evidence.parameters,
+        "steps": {"first": evidence.first_step, "last": evidence.last_step},
+        "train_records": len(evidence.train),
+        "evaluations": len(evidence.evaluations),
+        "failures": evidence.imported.get("failures", []),
+    }
+    if json:
+        print_json(figures)
+        return
+    say(
+        f"{evidence.trainer}: {len(evidence.train):,} logged steps and {len(evidence.evaluations):,} evaluations up to "
+        f"step {evidence.last_step or 0:,}, in {run.path}"
+    )
+
+
+def _check_known(known: "Known") -> None:
+    """Names that are not known are told before anything is read."""
+    if known.gpu or known.link:
+        from dragoman.diagnosis.hardware import load_hardware
+        from dragoman.diagnosis.network_estimate import find_device
+
+        hardware = load_hardware()
+        if known.link:
+            hardware.link(known.link)
+        if known.gpu and find_device(known.gpu) is None:
+            hardware.device(known.gpu)
+
+
+def _group(sources: Sequence[Path], is_each_its_own: bool) -> list[list[Path]]:
+    """Which paths belong to one run: several files do, unless told otherwise; every folder is a run of its own."""
+    if is_each_its_own or any(path.is_dir() or _own_run(path) for path in sources):
+        return [[path] for path in sources]
+    return [list(sources)]
+
+
+def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = False) -> RunFolder:
+    """The run folder that was named, or the one that a foreign run is imported into."""
+    if len(paths) == 1 and (run := _own_run(paths[0])) is not None:
+        if is_foreign:
+            raise UsageError(f"{run.path} is a run folder already: report and compare it as it is.")
+        return run
+    from dragoman.importing.writing import import_run
+
+    folder = RunFolder(run_dir) if run_dir else _place_for(paths)
+    import_run(list(paths), folder)
+    return folder
+
+
+def _own_run(path: Path) -> RunFolder | None:
+    """The run of ours that a person points at: by its folder, or by its log or its records; None for anything else."""
+    run = RunFolder(path)
+    if run.exists:
+        return run
+    around = RunFolder(path.parent)
+    if path in (around.log, around.metrics) and around.exists:
+        return around
+    inside = [each for each in sorted(path.iterdir()) if RunFolder(each).exists] if path.is_dir() else []
+    if inside:
+        names = ", ".join(str(each) for each in inside[:MAX_NAMED])
+        raise UsageError(f"{path} is a folder of runs: name one, or several to compare ({names}).")
+    return None
+
+
+def _place_for(paths: Sequence[Path]) -> RunFolder:
+    """runs/NAME; where that is an earlier import of the same log, it is replaced, otherwise another name is found."""
+    name = paths[0].resolve().name
+    for ending in PACKED:
+        name = name.removesuffix(ending)
+    name = name.rsplit(".", 1)[0] if "." in name.strip(".") and paths[0].is_file() else name
+    name = name or "imported"
+    earlier = sorted(Path("runs").glob(f"{glob.escape(name)}*"))
+    again = next((path for path in earlier if _is_import_of(RunFolder(path), paths)), None)
+    return RunFolder(again or free_run_dir(name))
+
+
+def _is_import_of(run: RunFolder, paths: Sequence[Path]) -> bool:
+    from dragoman.report.evidence import read_json_or_none, table
+
+    asked = table(read_json_or_none(run.imported)).get("asked_for")
+    return asked == [str(path.resolve()) for path in paths]
+
+
+def _build(runs: Sequence[RunFolder], known: "Known") -> "Report | Comparison":
+    from dragoman.report.evidence import read_evidence
+    from dragoman.report.findings import Findings
+
+    findings = [Findings(read_evidence(run, known)) for run in runs]
+    if len(findings) == 1:
+        from dragoman.report.compose import report_of
+
+        return report_of(findings[0])
+    if len({run.path.resolve() for run in runs}) < len(runs):
+        raise UsageError("The same run was given twice.")
+    from dragoman.report.comparison import compare_runs
+
+    return compare_runs(findings)
+
+
+def _tell(found: "Report | Comparison", page: Path) -> None:
+    from dragoman.report.parts import Report
+
+    say(found.summary)
+    for warning in found.warnings:
+        say(f"Warning: {warning}")
+    if isinstance(found, Report):
+        say("")
+        for number, answer in enumerate(found.answers, 1):
+            say(f"{number:>2}. {answer.question} {answer.answer}")
+    say(f"\nThe whole report: {page}")

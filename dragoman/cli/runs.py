@@ -1,0 +1,266 @@
+"""Commands about a run that somebody trains, wherever: how it is, what it says, stop it. They need its folder only."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.output import Json, print_json, say, warn
+from dragoman.run.errors import UsageError, UserError
+from dragoman.run.folder import RunFolder, open_run
+
+if TYPE_CHECKING:
+    from dragoman.run.following import Observation
+
+NUM_FIRST_LINES = 10
+NUM_LINES_BELOW_VIEW = 3
+NUM_JUDGED_RECORDS = 2_000
+"""The view asks for the verdict again and again; all records of a long run would take too long to read each time."""
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
+
+
+def add_run_commands(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command(epilog="Examples: dragoman status runs/demo | dragoman status runs/demo --expect finished")(status)
+    app.command(epilog="Examples: dragoman watch runs/demo | dragoman watch runs/demo --json > records.jsonl")(watch)
+    app.command(epilog="Examples: dragoman verdict runs/demo | dragoman verdict runs/demo --json")(verdict)
+    app.command(epilog="Examples: dragoman stop runs/demo | dragoman stop runs/demo --timeout 600")(stop)
+
+
+def status(
+    run: RunArgument,
+    json: Json = False,
+    expect: Annotated[
+        str | None, typer.Option(metavar="STATE", help="Exit with code 1 unless this is the state, e.g. finished.")
+    ] = None,
+) -> None:
+    """Tell how a run is: its state, how far, how good, how fast, and its last checkpoint."""
+    from dragoman.run.following import observe_run
+    from dragoman.run.status import PUBLIC_STATES
+    from dragoman.run.summary import run_figures, status_lines
+
+    if expect is not None and expect not in PUBLIC_STATES:
+        raise UsageError(f"--expect is {expect!r}; it can be {', '.join(PUBLIC_STATES)}.")
+    folder = open_run(run)
+    observation = observe_run(folder)
+    figures = run_figures(folder, observation)
+    if json:
+        print_json(figures)
+    else:
+        for line in status_lines(figures, observation):
+            say(line)
+    if expect not in (None, observation.state):
+        raise typer.Exit(1)
+
+
+def watch(
+    run: RunArgument,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default="10, or 3 below the view", help="Lines of the log to begin with, or below the view."
+        ),
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="The log as it grows, also in a terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the records of metrics.jsonl instead, all.")] = False,
+) -> None:
+    """Show a run live until it ends (into a file: its log); Ctrl-C ends the watching, not the run."""
+    from dragoman.run.summary import command_for
+
+    folder = open_run(run)
+    try:
+        if json:
+            observation = _watch_records(folder)
+        elif not sys.stdout.isatty():
+            observation = _watch_log(folder, NUM_FIRST_LINES if lines is None else lines)
+        elif log or not _can_draw():
+            observation = _watch_log_in_terminal(folder, NUM_FIRST_LINES if lines is None else lines)
+        else:
+            observation = _watch_live(folder, NUM_LINES_BELOW_VIEW if lines is None else lines)
+    except KeyboardInterrupt:
+        warn(f"{run} goes on. To stop it: {command_for('stop', run)}")
+        return
+    _conclude(folder, observation, warn if json else say)
+
+
+def verdict(run: RunArgument, json: Json = False) -> None:
+    """Say what held a run back: computing, the network, its data, a slow machine or overhead, with the evidence."""
+    from dragoman.report.evidence import read_evidence
+    from dragoman.report.findings import Findings
+
+    found = Findings(read_evidence(open_run(run))).verdict
+    if json:
+        print_json(found.to_json())
+        return
+    say(f"{found.why} Confidence {found.confidence:.0%}." if found.is_known else found.why)
+    for sentence in (*found.evidence, *found.misleading):
+        say(sentence)
+
+
+def stop(
+    run: RunArgument,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")] = 120,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Ask a run to stop after this step and save, and wait until it has."""
+    from dragoman.run.following import observe_run
+    from dragoman.run.status import request_stop
+    from dragoman.run.summary import run_figures
+
+    folder = open_run(run)
+    tell = warn if json else say
+    observation = observe_run(folder)
+    if not observation.is_alive:
+        _tell_not_running(folder, observation, tell)
+    elif observation.status is None:
+        raise UserError(
+            f"{run} is being trained by a program that does not listen: it keeps no {folder.status.name}. "
+            "Press Ctrl-C where it runs, or send SIGTERM to its process."
+        )
+    else:
+        request_stop(folder)
+        tell(f"{run} was asked to stop after this step.")
+        if not no_wait:
+            observation = _wait_for_end(folder, timeout)
+            _conclude(folder, observation, tell)
+    if json:
+        print_json(run_figures(folder, observation))
+
+
+def _watch_records(run: RunFolder) -> "Observation":
+    """Prints records as they come; returns how the run ended."""
+    import json
+
+    from dragoman.run.following import LineFollower
+    from dragoman.run.summary import parse_record
+
+    with LineFollower(run.metrics) as metrics:
+
+        def show(_: "Observation") -> None:
+            for record in filter(None, map(parse_record, metrics.read_lines())):
+                say(json.dumps(record, separators=(",", ":")))
+
+        return _look_until_end(run, show)
+
+
+def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
+    """Prints lines as they come; returns how the run ended."""
+    from dragoman.run.following import LineFollower
+
+    with LineFollower(run.log, num_lines) as log:
+
+        def show(_: "Observation") -> None:
+            for line in log.read_lines():
+                say(line)
+
+        return _look_until_end(run, show)
+
+
+def _can_draw() -> bool:
+    """Whether the terminal can go back to a row and has the characters of bars and curves."""
+    from rich.console import Console
+
+    console = Console()
+    return not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
+    """Shows all about the run in one view that is drawn again and again; returns how the run ended."""
+    from dragoman.diagnosis.verdict import judge_run
+    from dragoman.monitoring.live_view import LiveView
+
+    with LiveView(run, num_lines, partial(judge_run, num_records=NUM_JUDGED_RECORDS)) as view:
+        return _look_until_end(run, view.show)
+
+
+def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
+    """Prints lines as they come, above the bar that training shows too; returns how the run ended."""
+    from dragoman.monitoring.console import RunConsole
+    from dragoman.run.following import LineFollower, planned_training
+    from dragoman.run.summary import NUM_RECENT_RECORDS, LastRecords, last_records, progress_figures
+
+    last: LastRecords = {}
+    num_steps = int(planned_training(run).get("max_steps", 0))
+    with (
+        LineFollower(run.log, num_lines) as log,
+        LineFollower(run.metrics, NUM_RECENT_RECORDS) as metrics,
+        # It keeps a log too, but what it is to show here stands in the run's log already.
+        RunConsole(Path(os.devnull), num_steps) as console,
+    ):
+
+        def show(observation: "Observation") -> None:
+            for line in log.read_lines():
+                console.say(line)
+            last.update(last_records(metrics.read_lines()))
+            figures = progress_figures(run, observation, last)
+            console.show_progress(
+                figures["step"] or 0,
+                figures["loss"],
+                figures["bleu"],
+                figures["target_tokens_per_second"] or 0.0,
+                figures["seconds_left"] or 0.0,
+            )
+
+        return _look_until_end(run, show)
+
+
+def _look_until_end(run: RunFolder, show: "Callable[[Observation], None]") -> "Observation":
+    """Shows what is new and tells of unusual states, again and again until the run has ended."""
+    from dragoman.run.following import observe_until_end
+    from dragoman.run.summary import as_sentence, describe_observation
+
+    before = "running"
+    for observation in observe_until_end(run):
+        if observation.state != before and not observation.has_ended:
+            warn(as_sentence(f"{run.path} is {describe_observation(observation)}"))
+        before = observation.state
+        # After it was observed: what a run wrote before it ended is shown.
+        show(observation)
+    return observation
+
+
+def _wait_for_end(run: RunFolder, timeout_seconds: float) -> "Observation":
+    """Waits until a run that was asked to stop has ended; a UserError if that takes too long."""
+    from dragoman.run.following import observe_until_end
+    from dragoman.run.status import clear_stop_request
+    from dragoman.run.summary import command_for
+
+    look_again = f"To see how far it is: {command_for('status', run.path)}"
+    try:
+        *_, observation = observe_until_end(run, timeout_seconds)
+    except KeyboardInterrupt:
+        raise UserError(f"{run.path} was asked to stop, and goes on doing so. {look_again}") from None
+    if not observation.has_ended:
+        raise UserError(
+            f"{run.path} was asked to stop and goes on ending, but has not done so after {timeout_seconds:g} s. "
+            f"{look_again}"
+        )
+    clear_stop_request(run)  # one that nobody met would stop the run as soon as it is continued
+    return observation
+
+
+def _tell_not_running(run: RunFolder, observation: "Observation", tell: Callable[[str], None]) -> None:
+    from dragoman.run.status import clear_stop_request
+
+    clear_stop_request(run)
+    if observation.state == "unstarted":
+        raise UserError(f"{run.path} is not running: it has not started.")
+    if observation.state != "lost":
+        tell(f"{run.path} is not running.")
+    _conclude(run, observation, tell)
+
+
+def _conclude(run: RunFolder, observation: "Observation", tell: Callable[[str], None]) -> None:
+    """Tells how the run ended; a UserError where it did not end well."""
+    from dragoman.run.summary import describe_end, run_figures
+
+    sentence = describe_end(run, observation, run_figures(run, observation)["step"])
+    if observation.state in ("failed", "lost"):
+        raise UserError(sentence)
+    tell(sentence)

@@ -1,1 +1,0 @@
-"""Ready job files for the schedulers other people run: Slurm, Kubernetes, Docker Compose."""

@@ -1,0 +1,167 @@
+"""Stage 2: one shuffle over the whole training text, without ever holding it.
+
+Every pair is in a random bucket, a shard is a range of buckets, and each shard is shuffled in memory: together that is
+a random order of all pairs, reproducible by the seed. Copies of a pair are in one bucket, so they are dropped here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.cleaning.account import Account
+from dragoman.corpus.cleaning.clean import Dropped
+from dragoman.corpus.cleaning.filters import Rules
+from dragoman.corpus.cleaning.normalisation import find_repeats
+from dragoman.corpus.preparation.clean_stage import NUM_BUCKETS, CleanedText, read_slice
+from dragoman.corpus.preparation.work_dir import Finished, WorkFolder, Workshop
+from dragoman.run.files import read_json, write_aside
+
+_ASCII = bytes(range(128))
+
+
+def characters_of(lines: Sequence[str]) -> set[str]:
+    """The different characters of all lines."""
+    text = "".join(lines).encode()
+    # Most text is mostly ASCII: that is looked up byte by byte, and only the rest is taken apart.
+    ascii_part = {chr(byte) for byte in _ASCII if byte in text}
+    return ascii_part | set(text.translate(None, _ASCII).decode())
+
+
+SHARD_TEXT_BYTES = 8 * 2**20
+"""Text of a shard on average: what a worker process holds at once, a few times over. Small, for even shares."""
+LABEL_DTYPE = np.dtype("<u2")
+"""Of the index of the training input a pair came from."""
+
+
+@dataclass(frozen=True)
+class ShuffleTask:
+    """One shard, to be gathered from all blocks."""
+
+    work: WorkFolder
+    index: int
+    first_bucket: int
+    end_bucket: int
+    num_blocks: int
+    rules: Rules
+    seed: int
+
+
+class ShuffledShard(Finished):
+    """What a shard holds."""
+
+    num_pairs: int
+    num_gathered: int
+    """Pairs before copies were dropped."""
+    num_source_bytes: int
+    num_target_bytes: int
+    alphabet: str
+    dropped: dict[str, Dropped]
+
+
+def shuffle_text(shop: Workshop, cleaned: CleanedText, account: Account, seed: int) -> list[ShuffledShard]:
+    """Makes shuffled shards of text, and adds the copies that were dropped to the account."""
+    shards, num_done = [], 0
+    shop.progress("shuffling", num_done, cleaned.num_pairs)
+    for shard in shop.engine.map(shuffle_one_shard, _tasks(shop.folder, cleaned, account.rules, seed)):
+        shards.append(shard)
+        account.add(0, shard.dropped)
+        num_done += shard.num_gathered
+        shop.progress("shuffling", num_done, cleaned.num_pairs)
+    return shards
+
+
+def _tasks(work: WorkFolder, cleaned: CleanedText, rules: Rules, seed: int) -> Iterator[ShuffleTask]:
+    num_shards = min(NUM_BUCKETS, max(1, -(-cleaned.num_text_bytes // SHARD_TEXT_BYTES)))
+    bounds = [index * NUM_BUCKETS // num_shards for index in range(num_shards + 1)]
+    for index, (first_bucket, end_bucket) in enumerate(pairwise(bounds)):
+        yield ShuffleTask(work, index, first_bucket, end_bucket, cleaned.num_blocks, rules, seed)
+
+
+def shuffle_one_shard(task: ShuffleTask) -> ShuffledShard:
+    """A piece of work: gathers a shard's pairs, drops copies, shuffles and writes them."""
+    record_path = task.work.shuffled(task.index, "json")
+    if record_path.exists():
+        return ShuffledShard.load(record_path)
+    sources, targets, origins = _gather(task)
+    dropped, is_kept = _find_copies(sources, targets, origins, task)
+    kept = np.flatnonzero(is_kept)
+    order = np.random.default_rng([task.seed, task.index]).permutation(kept).tolist()
+    labels = np.array([label for label, _, _ in _load_origins(task.work.blocks)], LABEL_DTYPE)
+    _write_bytes(task.work.shuffled(task.index, "labels"), labels[origins.blocks[order]].tobytes())
+    shard = ShuffledShard(
+        num_pairs=len(order),
+        num_gathered=len(sources),
+        num_source_bytes=_write_lines(task.work.shuffled(task.index, "source"), [sources[i] for i in order]),
+        num_target_bytes=_write_lines(task.work.shuffled(task.index, "target"), [targets[i] for i in order]),
+        alphabet="".join(sorted(characters_of(sources) | characters_of(targets))),
+        dropped=dropped,
+    )
+    shard.save(record_path)
+    return shard
+
+
+@dataclass
+class _Origins:
+    """Where each gathered pair came from: its block, and its number in its input."""
+
+    blocks: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    def place(self, index: int, work: WorkFolder) -> str:
+        _, file, what = _load_origins(work.blocks)[self.blocks[index]]
+        return f"{file}, {what} {self.numbers[index]}"
+
+
+def _gather(task: ShuffleTask) -> tuple[list[str], list[str], _Origins]:
+    sources: list[str] = []
+    targets: list[str] = []
+    blocks, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for block in range(task.num_blocks):
+        part = read_slice(task.work.cleaned(block, "pairs"), task.first_bucket, task.end_bucket)
+        sources += part.sources
+        targets += part.targets
+        blocks.append(np.full(len(part.sources), block))
+        numbers.append(part.numbers)
+    return sources, targets, _Origins(np.concatenate(blocks), np.concatenate(numbers))
+
+
+def _find_copies(
+    sources: list[str], targets: list[str], origins: _Origins, task: ShuffleTask
+) -> tuple[dict[str, Dropped], NDArray[np.bool_]]:
+    dropped, is_kept = {}, np.ones(len(sources), bool)
+    for name, indices in find_repeats(sources, targets, task.rules).items():
+        dropped[name] = Dropped()
+        for index in indices:
+            dropped[name].count(sources[index], targets[index], index, lambda i: origins.place(i, task.work))
+        is_kept[indices] = False
+    return dropped, is_kept
+
+
+def _write_lines(path: Path, lines: list[str]) -> int:
+    text = "".join([f"{line}\n" for line in lines]).encode()
+    _write_bytes(path, text)
+    return len(text)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    with write_aside(path, is_durable=False) as file:
+        file.write(content)
+
+
+def _load_origins(path: Path) -> list[tuple[int, str, str]]:
+    return _load_origins_of(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _load_origins_of(path: Path, _time_written: int) -> list[tuple[int, str, str]]:
+    return [tuple(origin) for origin in read_json(path)]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file of the work folder; only \\n ends a line."""
+    return path.read_bytes().decode("utf-8").split("\n")[:-1]

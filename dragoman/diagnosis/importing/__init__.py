@@ -1,1 +1,0 @@
-"""Runs of other trainers, read from what they left behind and made into run folders."""

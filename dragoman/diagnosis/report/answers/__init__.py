@@ -1,1 +1,0 @@
-"""The eleven questions of a run's owner, each answered from the same findings."""

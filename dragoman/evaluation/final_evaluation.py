@@ -1,0 +1,107 @@
+"""Judging a finished run on a test set: translations by beam search, scored against plain references."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.formats.lines import TextFile
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.evaluation.scores import Score, score_translations
+from dragoman.monitoring.progress import progress_bars
+from dragoman.run.errors import UsageError, UserError
+from dragoman.run.files import write_text
+from dragoman.run.folder import RunFolder
+from dragoman.translation.translator import LoadedRun
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Scores of one checkpoint on one test set."""
+
+    score: Score
+    num_sentences: int
+    seconds: float
+    checkpoint: Path
+    step: int
+    sources: list[str]
+    translations: list[str]
+    references: list[str]
+
+    def figures(self) -> dict[str, Any]:
+        """As --json prints them."""
+        return vars(self.score) | {
+            "sentences": self.num_sentences,
+            "seconds": self.seconds,
+            "sentences_per_second": self.num_sentences / self.seconds,
+            "checkpoint": str(self.checkpoint),
+            "step": self.step,
+        }
+
+    def summary(self) -> str:
+        """For people."""
+        return (
+            f"BLEU {self.score.bleu:.2f}  {self.score.signature}\n"
+            f"chrF {self.score.chrf:.2f}  {self.score.chrf_signature}\n"
+            f"{self.num_sentences:,} sentences by the checkpoint of step {self.step:,} in {self.seconds:.1f} s"
+        )
+
+
+def evaluate_run(
+    run: LoadedRun,
+    source: Path | None,
+    reference: Path | None,
+    say: Callable[[str], None],
+    output: Path | None = None,
+) -> Judgement:
+    """Scores a run on two files, or on the test set its corpus was prepared with where none are given."""
+    if (source is None) != (reference is None):
+        raise UsageError("--source and --reference belong together.")
+    if source is None or reference is None:
+        sources, references = PreparedCorpus.open(run.settings.data.prepared).text("test")
+    else:
+        sources, references = read_text(source, say), read_text(reference, say)
+        if len(sources) != len(references):
+            raise UserError(f"{source} has {len(sources):,} lines but {reference} has {len(references):,}.")
+    begin = time.perf_counter()
+    translations = _translate(run, sources)
+    seconds = time.perf_counter() - begin
+    if output is not None:
+        write_text(output, "".join(f"{line}\n" for line in translations))
+    score = score_translations(translations, references)
+    judgement = Judgement(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
+    _keep_score(judgement, "the prepared test set" if source is None else str(source))
+    return judgement
+
+
+def _keep_score(judgement: Judgement, judged_on: str) -> None:
+    """Adds the score to those of the run, for its report; a run that only may be read does without."""
+    run = RunFolder(judgement.checkpoint.parent.parent)
+    record = {"time": time.time(), "judged_on": judged_on} | judgement.figures()
+    with suppress(OSError), run.scores.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _translate(run: LoadedRun, sources: list[str]) -> list[str]:
+    num_done = 0
+    with progress_bars("sentences") as show:
+
+        def count(num_more: int) -> None:
+            nonlocal num_done
+            num_done += num_more
+            show("translating", num_done, len(sources))
+
+        return run.translator.translate(sources, count)
+
+
+def read_text(path: Path, say: Callable[[str], None]) -> list[str]:
+    """The lines of a file, with what is odd about it told."""
+    file = TextFile(path)
+    lines = [normalise(line) for line in file]
+    for notice in file.notices():
+        say(notice)
+    return lines

@@ -1,0 +1,1 @@
+"""Logs of other trainers, read into a run folder."""

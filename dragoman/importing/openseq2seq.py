@@ -1,0 +1,408 @@
+"""The log of OpenSeq2Seq (`nohup.out`): steps, evaluations, samples, launches and the printed configuration.
+
+Other processes write into the same file, so a record is put together from lines that may be late, missing or glued
+together. Sample text may hold anything, even what looks like figures; nothing but text is read out of it.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.importing.foreign_run import MAX_SAMPLES_PER_RECORD, ForeignRun
+from dragoman.importing.log_text import clean_text
+from dragoman.importing.openseq2seq_config import (
+    ConfigCollector,
+    apply_evaluation_config,
+    apply_training_config,
+    as_number,
+    as_seconds,
+    as_time,
+    as_time_after,
+    join_pieces,
+    set_finite,
+)
+
+TRAINER = "OpenSeq2Seq"
+MAX_TRAIN_SAMPLES = 60
+DEFAULT_LOG_EVERY = 100
+
+_OWN_BEGINNINGS = (
+    "*** Global step ",
+    "*** Epoch ",
+    "*** Using horovod",
+    "*** Starting training from ",
+    "*** Restored checkpoint from ",
+    "*** Training config:",
+    "*** Evaluation config:",
+    "*** Building graph ",
+    "*** Total trainable parameters: ",
+    "*** Running evaluation on a validation set",
+    "***     Train loss: ",
+    "***     Train Source[",
+    "***     *****EVAL ",
+    "***     Validation loss: ",
+    "***     Eval BLUE score: ",
+)
+_LAUNCHES = ("Starting training", "Restored checkpoint from ", "Restoring from the latest checkpoint")
+_SAMPLE_BEGINNINGS = (
+    "***     *****EVAL ",
+    "***     Train Source[",
+    "***     Train Target[",
+    "***     Train Prediction[",
+)
+_SAMPLE = re.compile(r"\*\*\* {1,8}(?:\*{5}EVAL|Train) (Source|Target|Prediction)\[[0-9]{1,9}\]: {0,8}")
+_FIGURE = re.compile(
+    r"(?P<step>[Gg]lobal step (?P<number>[0-9]{1,15}):)"
+    r"|(?:Train loss: |\bloss = )(?P<loss>[-+.\w]{1,40})"
+    r"|time per step = (?P<time>[0-9]{1,9}:[0-9]{1,2}:[0-9.]{1,12})"
+    r"|Validation loss: (?P<eval_loss>[-+.\w]{1,40})"
+    r"|Eval BLUE score: (?P<bleu>[-+.\w]{1,40})"
+)
+_CHECKPOINT_STEP = re.compile(r"-([0-9]{1,15})(?![0-9])")
+_SAVED = re.compile(r"Saving checkpoints for ([0-9]{1,15}) into (\S{1,4000})")
+_GPU_NAME = re.compile(r"\bname: ([^,:]{2,80}?)(?: major:|, pci)")
+_SHAPE = re.compile(r"shape: \(([0-9]{1,12}), [0-9]{1,12}\)")
+_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})")
+_DATE_WITHOUT_YEAR = re.compile(r"[IWEF]([0-9]{2})([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})\.")
+_INTEGER = re.compile(r"[0-9]{1,15}")
+
+TEACHER_FORCED = (
+    "The BLEU and the translations in this log are teacher-forced: the model was shown the reference while it guessed "
+    "the next piece. They say nothing about real translations; translate a test set and score it with sacreBLEU."
+)
+NO_RATES = (
+    "The log holds no learning rate, gradient norm or loss scale: give the TensorBoard files of the run's logdir too."
+)
+ONE_RANK = "The train loss in this log is that of one batch on rank 0, not a mean over ranks or steps: it is noisy."
+CONTINUED = "The run continued an earlier one whose steps are not in this log."
+
+
+def is_own_line(line: str) -> bool:
+    """Whether only OpenSeq2Seq writes such a line."""
+    return line.startswith(_OWN_BEGINNINGS) or "open_seq2seq" in line
+
+
+@dataclass
+class _Step:
+    """A logged step, as far as its lines have been seen."""
+
+    number: int
+    loss: float | None = None
+    seconds: float | None = None
+    sample: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Evaluation:
+    """An evaluation, as far as its lines have been seen."""
+
+    loss: float | None = None
+    bleu: float | None = None
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+class OpenSeq2SeqReader:
+    """Reads the lines of one run in order."""
+
+    def __init__(self, run: ForeignRun) -> None:
+        run.trainer = TRAINER
+        self._run = run
+        self._config: ConfigCollector | None = None
+        self._apply_config: Callable[[dict[str, Any], ForeignRun], None] = apply_training_config
+        self._step: _Step | None = None
+        self._evaluation: _Evaluation | None = None
+        self._sample: dict[str, str] = {}
+        self._last_step: int | None = None
+        self._training_seconds = 0.0
+        self._num_steps_read = 0
+        self._sample_stride = 1
+        self._num_samples = 0
+        self._num_attempts = 0
+        self._is_launching = False
+        self._first_step_of_attempt = 0
+        self._is_embedding = False
+        self._is_finished = False
+
+    def read(self, line: str) -> None:
+        """Takes a line of the log."""
+        if line.startswith(_SAMPLE_BEGINNINGS):
+            self._read_sample(line)
+        elif self._config is not None and self._read_config(line):
+            return
+        elif "***" in line:
+            self._read_decorated(line)
+        elif "time per step = " in line:
+            self._read_figures(line)
+        else:
+            self._read_other(line)
+
+    def finish(self) -> None:
+        """Closes what is open and writes the facts that need the whole log."""
+        self._close_config()
+        self._close_step()
+        self._close_evaluation(next_step=None)
+        facts = self._run.facts
+        facts["is_finished"] = self._is_finished
+        facts["clock"] = "reconstructed"  # the log has times of steps, no time of day
+        facts["num_attempts"] = max(self._num_attempts, 1)
+        facts.setdefault("loss_unit", "unknown")
+        if self._run.is_empty:
+            return
+        facts["bleu_kind"] = "teacher_forced"
+        facts["is_train_loss_of_one_rank"] = facts["step_time_includes_evaluation"] = True
+        for sentence in (TEACHER_FORCED, ONE_RANK, NO_RATES):
+            self._run.note(sentence)
+
+    # Samples
+
+    def _read_sample(self, line: str) -> None:
+        found = _SAMPLE.match(line)
+        if not found:
+            return
+        side = found[1].lower()
+        if line.startswith("***     *****"):
+            self._read_evaluation_sample(side, line, found.end())
+        elif self._step and self._wants_sample:
+            self._step.sample[side] = join_pieces(line[found.end() :])
+        if side == "prediction" and self._step and self._step.seconds is not None:
+            self._close_step()
+
+    def _read_evaluation_sample(self, side: str, line: str, start: int) -> None:
+        evaluation = self._evaluation
+        if not evaluation or len(evaluation.samples) >= MAX_SAMPLES_PER_RECORD:
+            return
+        # Ranks write at the same time: only three lines in the right order are one sample.
+        expected = ("source", "target", "prediction")[len(self._sample)]
+        self._sample = self._sample if side == expected else {}
+        if self._sample or side == "source":
+            self._sample[side] = join_pieces(line[start:])
+        if len(self._sample) == MAX_SAMPLES_PER_RECORD:
+            source, reference, translation = self._sample.values()
+            evaluation.samples.append({"source": source, "reference": reference, "translation": translation})
+            self._sample = {}
+
+    @property
+    def _wants_sample(self) -> bool:
+        return self._num_steps_read % self._sample_stride == 0
+
+    def _thin_out_samples(self) -> None:
+        """Keeps every second sample, and from now on half as many: about as many in a short run as in a long one."""
+        with_sample = [record for record in self._run.records if "sample" in record]
+        for record in with_sample[1::2]:
+            del record["sample"]
+        self._num_samples = len(with_sample[::2])
+        self._sample_stride *= 2
+
+    # Configuration
+
+    def _read_config(self, line: str) -> bool:
+        """Whether the line is part of the printed configuration."""
+        assert self._config is not None
+        is_part = self._config.add(line)
+        if not self._config.is_open:
+            self._close_config()
+        return is_part
+
+    def _close_config(self) -> None:
+        if self._config is None:
+            return
+        config, self._config = self._config.parse(), None
+        if config:
+            self._apply_config(config, self._run)
+
+    def _open_config(self, apply: Callable[[dict[str, Any], ForeignRun], None]) -> None:
+        self._close_config()
+        self._config, self._apply_config = ConfigCollector(), apply
+
+    # Lines of OpenSeq2Seq
+
+    def _read_decorated(self, line: str) -> None:
+        sample = _SAMPLE.search(line)
+        head = line[: sample.start()] if sample else line
+        if " loss" in head or "lobal step " in head or "time per step = " in head or "Eval BLUE" in head:
+            self._read_figures(head)
+        else:
+            self._read_announcement(head)
+        if sample:
+            self._read_sample(line[sample.start() :])
+
+    def _read_figures(self, text: str) -> None:
+        for figure in _FIGURE.finditer(text):
+            value = figure[figure.lastgroup or 0]
+            match figure.lastgroup:
+                case "step":
+                    self._begin_step(int(figure["number"]))
+                case "loss" if self._step and self._step.loss is None:
+                    self._step.loss = as_number(value)
+                case "time" if self._step and self._step.seconds is None:
+                    self._step.seconds = as_seconds(value)
+                case "eval_loss":
+                    self._open_evaluation("loss").loss = as_number(value)
+                case "bleu":
+                    self._open_evaluation("bleu").bleu = as_number(value)
+
+    def _read_announcement(self, text: str) -> None:
+        self._close_complete_step()
+        announcement = text[text.rfind("*** ") + 4 :].strip()
+        match announcement.split(" ", 1)[0]:
+            case "Running":
+                self._begin_evaluation()
+            case "Training" if announcement == "Training config:":
+                self._open_config(apply_training_config)
+            case "Evaluation" if announcement == "Evaluation config:":
+                self._open_config(apply_evaluation_config)
+            case "Starting" | "Restored" | "Restoring" if announcement.startswith(_LAUNCHES):
+                self._begin_attempt(announcement)
+            case "Building" | "Trainable":
+                self._is_launching = False
+                self._read_rank(announcement)
+            case "Total" | "Avg" | "Finished" | "Saving":
+                self._read_total(announcement)
+            case _:
+                self._read_variable(announcement)
+
+    def _read_rank(self, announcement: str) -> None:
+        _, found, rank = announcement.partition("Horovod rank: ")
+        if found and (number := _INTEGER.match(rank)):
+            self._run.facts["num_ranks"] = max(int(number[0]) + 1, self._run.facts.get("num_ranks", 0))
+
+    def _read_total(self, announcement: str) -> None:
+        name, _, value = announcement.partition(": ")
+        facts = self._run.facts
+        match name:
+            case "Total trainable parameters" if number := _INTEGER.match(value):
+                facts["parameters"] = int(number[0])
+            case "Avg time per step":
+                set_finite(facts, "mean_seconds_per_step", value.removesuffix("s"))
+            case "Avg objects per second":
+                set_finite(facts, "objects_per_second", value)
+            case "Finished training":
+                self._is_finished = True
+            case _ if name.startswith("Saving checkpoint") and self._last_step is not None:
+                self._run.add_checkpoint(self._last_step)
+
+    def _read_variable(self, announcement: str) -> None:
+        """The rows of the embedding matrix are the vocabulary."""
+        if "shape: (" not in announcement:
+            self._is_embedding = "embedding" in announcement
+        elif self._is_embedding and (shape := _SHAPE.search(announcement)):
+            self._run.facts.setdefault("vocab_size", int(shape[1]))
+
+    # Steps and launches
+
+    def _begin_step(self, number: int) -> None:
+        self._close_step()
+        if self._last_step is not None and number < self._last_step and not self._is_launching:
+            self._num_attempts += 1
+            self._begin_again(number, "the steps began again at a lower number")
+        self._is_launching = False
+        self._close_evaluation(next_step=number)
+        self._step = _Step(number)
+
+    def _close_complete_step(self) -> None:
+        """A line of somebody else ends the record, unless its time is still to come."""
+        if self._step and self._step.loss is not None and self._step.seconds is not None:
+            self._close_step()
+
+    def _close_step(self) -> None:
+        step, self._step = self._step, None
+        if step is None:
+            return
+        figures: dict[str, Any] = {"loss": step.loss}
+        # The first time of a launch is that of its preparations, divided by steps that were not made.
+        if step.seconds is not None and self._last_step is not None:
+            self._training_seconds += step.seconds * max(step.number - self._last_step, 0)
+            figures |= {"seconds_per_step": step.seconds, "training_seconds": self._training_seconds}
+        if self._wants_sample and len(step.sample) == MAX_SAMPLES_PER_RECORD:
+            figures["sample"] = step.sample
+            self._num_samples += 1
+        self._run.add_train(step.number, **figures)
+        self._last_step = step.number
+        self._num_steps_read += 1
+        if self._num_samples > MAX_TRAIN_SAMPLES:
+            self._thin_out_samples()
+
+    def _begin_attempt(self, announcement: str) -> None:
+        if self._is_launching:  # every rank may say the same
+            return
+        self._close_step()
+        self._close_evaluation(next_step=None)
+        self._num_attempts += 1
+        is_first = self._num_attempts == 1 and self._last_step is None
+        found = _CHECKPOINT_STEP.search(announcement)
+        step = 0 if announcement.startswith("Starting") else int(found[1]) if found else self._last_step or 0
+        self._first_step_of_attempt = step
+        if is_first and not announcement.startswith("Starting"):
+            self._run.note(CONTINUED)
+        elif not is_first:
+            self._begin_again(step, clean_text(announcement, 300))
+        self._is_launching = True
+
+    def _begin_again(self, step: int, cause: str) -> None:
+        self._run.add_restart(step, cause=cause)
+        self._first_step_of_attempt, self._last_step, self._is_finished = step, None, False
+
+    # Evaluations
+
+    def _begin_evaluation(self) -> None:
+        self._close_step()
+        self._close_evaluation(next_step=None)
+        self._evaluation, self._sample = _Evaluation(), {}
+
+    def _open_evaluation(self, figure: str) -> _Evaluation:
+        """The evaluation that this figure belongs to; its heading may be missing."""
+        if self._evaluation is None or getattr(self._evaluation, figure) is not None:
+            self._begin_evaluation()
+        assert self._evaluation is not None
+        return self._evaluation
+
+    def _close_evaluation(self, next_step: int | None) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is None or evaluation.loss is evaluation.bleu is None:
+            return
+        figures: dict[str, Any] = {"loss": evaluation.loss, "teacher_forced_bleu": evaluation.bleu}
+        if evaluation.samples:
+            figures["samples"] = evaluation.samples
+        self._run.add_evaluation(self._evaluation_step(next_step), **figures)
+
+    def _evaluation_step(self, next_step: int | None) -> int:
+        """Between the steps logged around it; the log itself does not say."""
+        before = self._last_step
+        if before is None:
+            return self._first_step_of_attempt
+        facts = self._run.facts
+        every = facts.get("evaluate_every", 0)
+        latest = before + facts.get("log_every", DEFAULT_LOG_EVERY) if next_step is None else next_step
+        if every and latest // every * every >= before:
+            return int(latest // every * every)
+        # One more evaluation is made when the last step is done.
+        planned = facts.get("steps_planned", 0)
+        return planned if self._is_finished and before <= planned <= latest else before
+
+    # Lines of others
+
+    def _read_other(self, line: str) -> None:
+        self._close_complete_step()
+        if line.startswith("name: ") or "physical GPU (" in line:
+            if name := _GPU_NAME.search(line):
+                self._run.add_to_fact("gpus", clean_text(name[1]))
+        elif "Saving checkpoints for " in line and (saved := _SAVED.search(line)):
+            self._run.add_checkpoint(int(saved[1]), path=saved[2].rstrip("."))
+        elif line.startswith("Traceback "):
+            self._is_launching = False
+            self._close_step()
+        if line[:1] in "12IWEF":
+            self._read_date(line)
+
+    def _read_date(self, line: str) -> None:
+        facts = self._run.facts
+        if found := _DATE.match(line):
+            date = as_time(*(int(part) for part in found.groups()))
+        elif "started" in facts and (found := _DATE_WITHOUT_YEAR.match(line)):
+            date = as_time_after(facts["started"], [int(part) for part in found.groups()])
+        else:
+            return
+        if date is not None:
+            facts.setdefault("started", date)
+            facts["last_dated"] = max(date, facts.get("last_dated", date))

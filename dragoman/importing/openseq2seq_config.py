@@ -1,0 +1,420 @@
+"""The configuration that OpenSeq2Seq prints into its log, parsed without evaluating it."""
+
+import math
+import re
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+from dragoman.importing.foreign_run import LARGEST_NUMBER, ForeignRun
+from dragoman.importing.log_text import clean_text
+
+MAX_CHARACTERS = 200_000
+MAX_DEPTH = 20
+MAX_FOREIGN_LINES = 50
+"""Lines of other processes in a row, after which the end of the dict is no longer waited for."""
+MAX_NAME_CHARACTERS = 300
+
+# A string that is not closed ends with its line: so no text makes the search go over a line twice.
+_STRING = re.compile(
+    r"[bBuUrR]{0,2}(?:'((?:[^'\\\n]|\\[^\n])*+)(?:'|\\?$)|\"((?:[^\"\\\n]|\\[^\n])*+)(?:\"|\\?$))", re.MULTILINE
+)
+_WORD = re.compile(r"[-+]?[\w.][\w.+-]*")
+_QUOTED_NAME = re.compile(r"'([^']*)'")
+_BRACKETS = re.compile(r"[{}\[\]()]")
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
+_CONSTANTS: dict[str, Any] = {"True": True, "False": False, "None": None}
+_ENDS = frozenset("}]),:")
+
+
+def parse_printed_dict(text: str) -> dict[str, Any]:
+    """The dict at the beginning of the text; empty where there is none."""
+    start = text.find("{", 0, MAX_CHARACTERS)
+    if start < 0:
+        return {}
+    value = _Parser(text[start:MAX_CHARACTERS]).parse_value(0)
+    return value if isinstance(value, dict) else {}
+
+
+class ConfigCollector:
+    """Gathers the lines of one printed dict, given the lines behind its heading."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+        self._num_characters = 0
+        self._num_foreign_lines = 0
+        self.is_open = True
+
+    def add(self, line: str) -> bool:
+        """Takes a line; whether it belongs to the dict. The last one closes the collector."""
+        if not line.startswith(("{", " ", "'", '"', "}")):
+            self._num_foreign_lines += 1
+            self.is_open = self._num_foreign_lines <= MAX_FOREIGN_LINES
+            return False
+        self._num_foreign_lines = 0
+        self._lines.append(line)
+        self._num_characters += len(line)
+        self._depth += _depth_change(line)
+        self.is_open = self._depth > 0 and self._num_characters <= MAX_CHARACTERS
+        return True
+
+    def parse(self) -> dict[str, Any]:
+        """What was gathered so far."""
+        return parse_printed_dict("\n".join(self._lines))
+
+
+def _depth_change(line: str) -> int:
+    brackets = _BRACKETS.findall(_STRING.sub("", line))
+    return sum(1 if bracket in _CLOSING else -1 for bracket in brackets)
+
+
+class _Parser:
+    """Goes through the text once; every call moves on, so the work is bounded by the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def parse_value(self, depth: int) -> Any:
+        """The value that begins here; None at the end of the text and for what cannot be read."""
+        opening = self._peek()
+        if opening in _CLOSING:
+            self._at += 1
+            return self._skip(_CLOSING[opening]) if depth >= MAX_DEPTH else self._parse_items(opening, depth + 1)
+        if opening == "<":
+            return self._parse_object()
+        if string := _STRING.match(self._text, self._at):
+            return self._parse_strings(string)
+        if word := _WORD.match(self._text, self._at):
+            return self._parse_word(word, depth)
+        if opening not in _ENDS:
+            self._at += 1
+        return None
+
+    def _parse_items(self, opening: str, depth: int) -> Any:
+        """A dict, or a list of what stands in brackets."""
+        pairs: dict[str, Any] = {}
+        items: list[Any] = []
+        while (sign := self._peek()) and sign != _CLOSING[opening]:
+            if sign in _ENDS:
+                self._at += 1
+                continue
+            value = self.parse_value(depth)
+            if opening == "{" and self._peek() == ":":
+                self._at += 1
+                pairs[str(value)] = self.parse_value(depth)
+            else:
+                items.append(value)
+        self._at += 1
+        return pairs if opening == "{" and (pairs or not items) else items
+
+    def _parse_strings(self, string: re.Match[str]) -> str:
+        """A string, or several in a row: one that was too long for a line."""
+        parts = []
+        following: re.Match[str] | None = string
+        while following:
+            parts.append(_unescape(following[1] if following[1] is not None else following[2]))
+            self._at = following.end()
+            self._peek()
+            following = _STRING.match(self._text, self._at)
+        return "".join(parts)
+
+    def _parse_word(self, word: re.Match[str], depth: int) -> Any:
+        self._at = word.end()
+        if self._peek() != "(" or depth >= MAX_DEPTH:
+            return _plain_value(word[0])
+        self._at += 1
+        arguments = self._parse_items("(", depth + 1)
+        return _as_dict(arguments) if word[0].lower().endswith("dict") else word[0][:MAX_NAME_CHARACTERS]
+
+    def _parse_object(self) -> str:
+        """`<class 'a.B'>` is a.B, `<function f at 0x7f>` is f, `<dtype: 'float32'>` is float32."""
+        start = self._at
+        self._skip_angles()
+        text = self._text[start + 1 : min(self._at - 1, start + MAX_NAME_CHARACTERS)]
+        if quoted := _QUOTED_NAME.search(text):
+            return quoted[1]
+        words = text.split()
+        return words[1] if len(words) > 1 and words[0] in ("function", "class") else text
+
+    def _skip_angles(self) -> None:
+        depth = 0
+        while self._at < len(self._text):
+            sign = self._text[self._at]
+            if sign == "\n":
+                return
+            self._at += 1
+            depth += (sign == "<") - (sign == ">")
+            if depth == 0:
+                return
+
+    def _skip(self, closing: str) -> None:
+        end = self._text.find(closing, self._at)
+        self._at = len(self._text) if end < 0 else end + 1
+
+    def _peek(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while self._at < len(self._text) and self._text[self._at].isspace():
+            self._at += 1
+        return self._text[self._at : self._at + 1]
+
+
+def _plain_value(word: str) -> Any:
+    if word in _CONSTANTS:
+        return _CONSTANTS[word]
+    for number in (int, float):
+        try:
+            value = number(word)
+        except ValueError:
+            continue
+        if abs(value) <= LARGEST_NUMBER:
+            return value
+    return word[:MAX_NAME_CHARACTERS]
+
+
+def _as_dict(arguments: Any) -> dict[str, Any]:
+    """Of OrderedDict([('a', 1), …]) or defaultdict(<class 'int'>, {…})."""
+    for argument in arguments if isinstance(arguments, list) else ():
+        if isinstance(argument, dict):
+            return argument
+        if isinstance(argument, list):
+            return {str(pair[0]): pair[1] for pair in argument if isinstance(pair, list) and len(pair) == 2}
+    return {}
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return re.sub(r"\\(.)", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text, flags=re.DOTALL)
+
+
+def as_number(text: str) -> float | None:
+    """The number, which may be nan or inf; None for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def set_finite(facts: dict[str, Any], name: str, text: str) -> None:
+    """Keeps a number under its name, unless it is nan or inf."""
+    number = as_number(text)
+    if number is not None and math.isfinite(number):
+        facts[name] = number
+
+
+def as_seconds(text: str) -> float | None:
+    """Of hours:minutes:seconds, where the seconds are not padded: 0:00:1.946."""
+    hours, minutes, seconds = text.split(":")
+    rest = as_number(seconds)
+    return None if rest is None else int(hours) * 3600 + int(minutes) * 60 + rest
+
+
+def as_time(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
+    """Seconds since 1970, the log's local time taken as UTC."""
+    try:
+        return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def as_time_after(started: float, month_to_second: list[int]) -> float | None:
+    """A date without its year: in the year of the start, or the one after."""
+    year = datetime.fromtimestamp(started, tz=UTC).year
+    date = as_time(year, *month_to_second)
+    # A day's grace: clocks of hosts differ.
+    return as_time(year + 1, *month_to_second) if date is not None and date < started - 86_400 else date
+
+
+def join_pieces(text: str) -> str:
+    """Pieces of words as a sentence; what stands behind its end mark is padding."""
+    before, _, _ = text.partition("</s>")
+    text = clean_text(before.replace("<s>", ""))
+    if "▁" in text:
+        return text.replace(" ", "").replace("▁", " ").strip()
+    return text.replace("@@ ", "")
+
+
+SCHEDULES = {
+    "transformer_policy": "transformer",
+    "fixed_lr": "fixed",
+    "piecewise_constant": "piecewise_constant",
+    "exp_decay": "exponential",
+    "poly_decay": "polynomial",
+    "cosine_decay": "cosine",
+    "inv_poly_decay": "inverse_polynomial",
+}
+PRECISIONS = {"mixed": "mixed", "float32": "fp32", "float16": "fp16"}
+SMOOTHED_CROSS_ENTROPY = "PaddedCrossEntropyLossWithSmoothing"
+LONGEST_LANGUAGE_NAME = 3
+
+NO_LOSS_SCALING = (
+    "Mixed precision was used without loss_scaling: nothing guards against gradients that overflow to NaN or vanish. "
+    "Set loss_scaling to 'Backoff'."
+)
+NO_CHECKPOINTS = (
+    "Checkpoints were planned every {every:,} of {planned:,} steps: a run that is killed keeps nothing but its "
+    "best_models folder. Set save_checkpoint_steps to a few thousand."
+)
+
+
+def apply_training_config(config: dict[str, Any], run: ForeignRun) -> None:
+    """Takes over what the training configuration is certain about."""
+    run.printed_config["training"] = config
+    _add_facts(config, run)
+    for table, settings in _settings(config, run.facts).items():
+        known = {name: value for name, value in settings.items() if value is not None}
+        if known:
+            run.settings.setdefault(table, {}).update(known)
+    if run.facts.get("precision") == "mixed" and "loss_scaling" not in config:
+        run.facts["loss_scaling"] = "none"
+        run.note(NO_LOSS_SCALING)
+    every, planned = _count(config, "save_checkpoint_steps"), _count(config, "max_steps")
+    if every and planned and every > planned / 2:
+        run.note(NO_CHECKPOINTS.format(every=every, planned=planned))
+
+
+def apply_evaluation_config(config: dict[str, Any], run: ForeignRun) -> None:
+    """Takes over which files the model is judged on."""
+    run.printed_config["evaluation"] = config
+    if files := _files(config):
+        run.facts["dev_files"] = files
+
+
+def _add_facts(config: dict[str, Any], run: ForeignRun) -> None:
+    encoder, decoder = _table(config, "encoder_params"), _table(config, "decoder_params")
+    files = _files(config)
+    is_per_token = str(config.get("loss", "")).endswith(SMOOTHED_CROSS_ENTROPY)
+    facts = {
+        "batch_sentences_per_rank": _count(config, "batch_size_per_gpu"),
+        "accumulation": _count(config, "iter_size"),
+        "steps_planned": _count(config, "max_steps"),
+        "evaluate_every": _count(config, "eval_steps"),
+        "log_every": _count(config, "print_loss_steps"),
+        "checkpoint_folder": _text(config, "logdir"),
+        "precision": PRECISIONS.get(str(config.get("dtype")).removesuffix("_ref")),
+        "training_files": files or None,
+        "width": _count(encoder, "hidden_size") or _count(decoder, "hidden_size"),
+        "encoder_layers": _count(encoder, "encoder_layers"),
+        "decoder_layers": _count(decoder, "num_hidden_layers"),
+        "feed_forward": _count(encoder, "filter_size"),
+        "heads": _count(encoder, "num_heads"),
+        "dropout": _number(encoder, "layer_postprocess_dropout"),
+        "label_smoothing": _number(_table(config, "loss_params"), "label_smoothing"),
+        "loss_unit": "nats per token" if is_per_token else "unknown",
+        "num_ranks": None if config.get("use_horovod") else _count(config, "num_gpus"),
+    }
+    run.facts.update({name: value for name, value in facts.items() if value is not None})
+    run.facts.update(_languages(files))
+
+
+def _settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    encoder, decoder = _table(config, "encoder_params"), _table(config, "decoder_params")
+    model = {name: facts.get(name) for name in ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers")}
+    return {
+        "model": model
+        | {
+            "dropout": facts.get("dropout"),
+            "attention_dropout": _number(encoder, "attention_dropout"),
+            "relu_dropout": _number(encoder, "relu_dropout"),
+        },
+        "training": _optimizer_settings(config, facts) | _schedule_settings(config, facts),
+        "evaluation": {
+            "evaluate_every": facts.get("evaluate_every"),
+            "beam_size": _count(decoder, "beam_size"),
+            "length_penalty": _number(decoder, "alpha"),
+        },
+        "checkpoints": {"save_every": _count(config, "save_checkpoint_steps")},
+    }
+
+
+def _optimizer_settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    adam = _table(config, "optimizer_params")
+    precision = facts.get("precision")
+    return {
+        "max_steps": facts.get("steps_planned"),
+        "log_every": facts.get("log_every"),
+        "sample_every": _count(config, "print_samples_steps"),
+        "label_smoothing": facts.get("label_smoothing"),
+        "precision": "fp16" if precision == "mixed" else precision,
+        "clip_norm": _number(config, "max_grad_norm") or 0.0,
+        "beta1": _number(adam, "beta1"),
+        "beta2": _number(adam, "beta2"),
+        "epsilon": _number(adam, "epsilon"),
+    }
+
+
+def _schedule_settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    policy = str(config.get("lr_policy", "")).rpartition(".")[2]
+    parameters = _table(config, "lr_policy_params")
+    rate = _number(parameters, "learning_rate")
+    if policy not in SCHEDULES or rate is None:
+        return {}
+    settings = {"schedule": SCHEDULES[policy], "maximum_learning_rate": _number(parameters, "max_lr")}
+    settings["warmup_steps"] = _count(parameters, "warmup_steps") or 0
+    if policy == "transformer_policy":
+        return settings | {"learning_rate": rate * _transformer_factor(parameters, facts)}
+    return settings | {
+        "learning_rate": rate,
+        "decay_steps": _count(parameters, "decay_steps"),
+        "decay_rate": _number(parameters, "decay_rate"),
+        "decay_power": _number(parameters, "power"),
+        "minimum_learning_rate": _number(parameters, "min_lr"),
+        "boundaries": _numbers(parameters, "boundaries"),
+        "multipliers": _numbers(parameters, "decay_rates"),
+    }
+
+
+def _transformer_factor(parameters: dict[str, Any], facts: dict[str, Any]) -> float:
+    """Their width of the schedule may differ from that of the model; ours is one and the same."""
+    coefficient = _number(parameters, "coefficient") or 1.0
+    schedule_width, width = _count(parameters, "d_model"), facts.get("width")
+    return float(coefficient * (width / schedule_width) ** 0.5) if schedule_width and width else coefficient
+
+
+def _files(config: dict[str, Any]) -> dict[str, str]:
+    layer = _table(config, "data_layer_params")
+    files = {"source": _text(layer, "source_file"), "target": _text(layer, "target_file")}
+    return {side: name for side, name in files.items() if name}
+
+
+def _languages(files: dict[str, str]) -> dict[str, str]:
+    """From two file names that differ in the names of the languages only, e.g. train.clean.en.tok."""
+    parts = [PurePosixPath(files.get(side, "")).name.split(".") for side in ("source", "target")]
+    different = [pair for pair in zip(*parts, strict=False) if pair[0] != pair[1]]
+    if len(different) != 1 or not all(_is_language(name) for name in different[0]):
+        return {}
+    return {"source_language": different[0][0], "target_language": different[0][1]}
+
+
+def _is_language(name: str) -> bool:
+    # .src and .ref name the sides, not languages.
+    return 1 < len(name) <= LONGEST_LANGUAGE_NAME and name.isalpha() and name not in ("src", "ref", "trg", "tgt")
+
+
+def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(config: dict[str, Any], name: str) -> str | None:
+    value = config.get(name)
+    return clean_text(value) if isinstance(value, str) and value else None
+
+
+def _number(config: dict[str, Any], name: str) -> float | None:
+    value = config.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER
+    return float(value) if is_number and value is not None else None
+
+
+def _count(config: dict[str, Any], name: str) -> int | None:
+    value = _number(config, name)
+    return int(value) if value is not None and value >= 1 and value == int(value) else None
+
+
+def _numbers(config: dict[str, Any], name: str) -> list[float] | None:
+    values = config.get(name)
+    is_list = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return values if is_list else None

@@ -1,0 +1,238 @@
+"""A conversation with one host: JSON lines over the standard streams of a program there, started by ssh.
+
+The command line is fixed (the interpreter and a module name); everything a person chose, such as paths and settings,
+travels as JSON on standard input, so no shell ever reads it. Workers' output comes back on standard error.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from dragoman.launch.hosts import Host
+from dragoman.run.errors import UserError
+
+
+@dataclass(frozen=True)
+class AttemptSpec:
+    """What a host must know to start its workers."""
+
+    attempt_id: str
+    module: str
+    arguments: tuple[str, ...]
+    node_rank: int
+    num_nodes: int
+    first_rank: int
+    num_workers: int
+    master_address: str
+    master_port: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "AttemptSpec":
+        """What `to_json` gave."""
+        return cls(**values | {"arguments": tuple(values["arguments"])})
+
+
+HOST_MODULE = "dragoman.launch.host_program"
+CONNECT_SECONDS = 10
+PULSE_SECONDS = 1.0
+LAST_WORDS_SECONDS = 1.0
+"""How long to wait for what a program wrote to standard error before it ended; somebody else may hold that open."""
+SSH_FAILED = 255
+"""Exit code of ssh for its own failures; others are those of the program it ran."""
+
+Message = dict[str, Any]
+
+
+class HostError(UserError):
+    """Something is wrong with one host; the others may go on without it."""
+
+    def __init__(self, host: Host, text: str) -> None:
+        super().__init__(text)
+        self.host = host
+
+
+def ssh_command(ssh_config: Path | None) -> list[str]:
+    """ssh as the user has it set up (keys, known hosts, jumps); it must not ask questions: several run at once."""
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
+    return ["ssh", "-T", *(["-F", str(ssh_config)] if ssh_config else []), *options]
+
+
+class Connection:
+    """One host and the program on it; closing the connection ends the program and all its workers."""
+
+    def __init__(
+        self, host: Host, ssh_config: Path | None, show: Callable[[str, str], None], silence_seconds: float
+    ) -> None:
+        self.host = host
+        self.last_heard = time.monotonic()
+        self._show = show
+        self._messages: queue.Queue[Message] = queue.Queue()
+        self._last_lines: deque[str] = deque(maxlen=3)
+        self._lock = threading.Lock()
+        self._words: threading.Thread | None = None
+        if host.is_this_machine:
+            self._process = self._start_here(["-P", "-m", HOST_MODULE])
+        else:
+            remote = shlex.join([sys.executable, "-P", "-m", HOST_MODULE, str(silence_seconds)])
+            self._process = self._start([*ssh_command(ssh_config), "--", host.name, f"exec {remote}"])
+            self._words = self._read_in_background(self._process.stderr, self._on_output)
+        self._read_in_background(self._process.stdout, self._on_message)
+
+    def _start_here(self, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+        """Without ssh; workers then write to this terminal themselves, and can draw a bar in it."""
+        sys.stdout.flush()
+        output = os.dup(1)
+        try:
+            # No limit on silence: a launcher that is here and alive may be stopped for a while (Ctrl-Z).
+            command = [sys.executable, *arguments, "inf", str(output)]
+            return self._start(command, pass_fds=(output,), stderr=None)
+        finally:
+            os.close(output)
+
+    @staticmethod
+    def _start(
+        command: Sequence[str], stderr: int | None = subprocess.PIPE, **options: Any
+    ) -> "subprocess.Popen[bytes]":
+        # In a process group of its own: a Ctrl-C is for the launcher alone, which ends the run in good order.
+        try:
+            return subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, process_group=0, **options
+            )
+        except FileNotFoundError:
+            raise UserError(f"{command[0]} is not installed here; it is needed to reach other hosts.") from None
+
+    def send(self, message: Message) -> None:
+        """Tells the host something; one that has gone is noticed by what it no longer says."""
+        assert self._process.stdin is not None
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def receive(self, timeout: float = 0.0) -> Message | None:
+        """The next thing the host says; {"closed": why} when it can say no more, None if it says nothing in time."""
+        try:
+            return self._messages.get(timeout=timeout) if timeout else self._messages.get_nowait()
+        except queue.Empty:
+            return None
+
+    def ask(self, request: Message, answer: str, timeout: float = 60.0) -> Any:
+        """Sends a request and waits for its answer; a HostError where none comes."""
+        self.send(request)
+        end = time.monotonic() + timeout
+        while (left := end - time.monotonic()) > 0:
+            message = self.receive(left) or {}
+            if answer in message:
+                return message[answer]
+            if "error" in message:
+                raise HostError(self.host, f"{self.host.name}: {message['error']}")
+            if "closed" in message:
+                raise HostError(self.host, f"{self.host.name} cannot be used: {message['closed']}")
+        raise HostError(self.host, f"{self.host.name} did not answer in {timeout:.0f} s.")
+
+    @property
+    def seconds_silent(self) -> float:
+        """Since the host last said anything; a program on this machine cannot get lost without being closed."""
+        return 0.0 if self.host.is_this_machine else time.monotonic() - self.last_heard
+
+    @property
+    def is_program_over(self) -> bool:
+        """Whether the program on the host is known to have ended, and not only the way to it."""
+        code = self._process.poll()
+        return code is not None and (self.host.is_this_machine or code != SSH_FAILED)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Ends the conversation; the program on the host sees that and ends itself with its workers."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @staticmethod
+    def _read_in_background(stream: IO[bytes] | None, take: Callable[[bytes | None], None]) -> threading.Thread:
+        def read() -> None:
+            assert stream is not None
+            with contextlib.suppress(OSError, ValueError):
+                for line in stream:
+                    take(line)
+            take(None)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return thread
+
+    def _on_output(self, line: bytes | None) -> None:
+        if line is None:
+            return
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        self._last_lines.append(text)
+        self._show(self.host.name, text)
+
+    def _on_message(self, line: bytes | None) -> None:
+        if line is None:
+            code = self._process.wait()
+            if self._words:
+                self._words.join(LAST_WORDS_SECONDS)
+            self._messages.put({"closed": self._why_closed(code)})
+            return
+        self.last_heard = time.monotonic()
+        try:
+            message = json.loads(line)
+        except ValueError:  # a login script that prints: words of the host, but not of our program
+            self._on_output(line)
+            return
+        if isinstance(message, dict):
+            self._messages.put(message)
+
+    def _why_closed(self, code: int) -> str:
+        words = " ".join(self._last_lines) or "no reason was given"
+        if code == SSH_FAILED and not self.host.is_this_machine:
+            return f"ssh failed ({words})."
+        if code == 127:
+            return f"there is no {sys.executable} there; install dragoman at the same path on every host."
+        return f"its program ended with code {code} ({words})."
+
+
+class Pulse:
+    """Tells every host once a second that the launcher lives: a host that hears nothing ends its workers."""
+
+    def __init__(self) -> None:
+        self._connections: list[Connection] = []
+        self._is_over = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def watch(self, connection: Connection) -> None:
+        """From now on this host is kept alive."""
+        self._connections.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """No more."""
+        self._connections.remove(connection)
+
+    def stop(self) -> None:
+        """No more for anybody."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(PULSE_SECONDS):
+            for connection in list(self._connections):
+                connection.send({"do": "beat"})

@@ -1,0 +1,1 @@
+"""Job files for other launchers: Slurm, Kubernetes, Docker."""

@@ -1,0 +1,73 @@
+"""The forward pass with the reference fed to the decoder: losses and predictions."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from dragoman.corpus.batching import MicroBatch
+from dragoman.corpus.tokenizer import PAD_ID
+from dragoman.model.loss import LossSums, cross_entropy_sums
+from dragoman.model.transformer import Transformer
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switches dropout off inside the block; every module then gets back the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context a forward pass runs in: "fp32", "bf16" or "fp16"."""
+    match precision:
+        case "bf16":
+            return torch.autocast(device.type, torch.bfloat16)
+        case "fp16":
+            return torch.autocast(device.type, torch.float16)
+        case _:
+            return nullcontext()
+
+
+def teacher_forced_loss(
+    model: Transformer, batch: MicroBatch, precision: str, smoothing: float, gradient_scale: float = 1.0
+) -> LossSums:
+    """The loss summed over the target tokens of a batch; padded positions cost no scores of the vocabulary."""
+    device = model.target_embedding.device
+    with autocast(precision, device):
+        states_ND = _target_states(model, batch).flatten(0, 1)
+        target_N = batch.target_output.reshape(-1)
+        filled_N = np.flatnonzero(target_N != PAD_ID)
+        if len(filled_N) < len(target_N):
+            states_ND = states_ND.index_select(0, _to_device(filled_N, device))
+        target = _to_device(target_N[filled_N], device)
+        return cross_entropy_sums(states_ND, model.target_embedding, target, smoothing, gradient_scale)
+
+
+@torch.no_grad()
+def teacher_forced_predictions(model: Transformer, batch: MicroBatch, precision: str) -> list[list[int]]:
+    """The likeliest token at each target position, given the reference before it."""
+    with autocast(precision, model.target_embedding.device):
+        predicted_BT = linear(_target_states(model, batch), model.target_embedding).argmax(-1).cpu()
+    lengths = (batch.target_output != PAD_ID).sum(1)
+    return [row[:length].tolist() for row, length in zip(predicted_BT, lengths, strict=True)]
+
+
+def _target_states(model: Transformer, batch: MicroBatch) -> Tensor:
+    device = model.target_embedding.device
+    source_lengths = torch.from_numpy(batch.source_lengths)
+    states: Tensor = model(_to_device(batch.source, device), source_lengths, _to_device(batch.target_input, device))
+    return states
+
+
+def _to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -1,0 +1,139 @@
+"""The lines of any file, packed or not, damaged or not, as plain text."""
+
+import bz2
+import gzip
+import lzma
+import os
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.importing import log_text
+from dragoman.importing.log_text import MAX_LINE_BYTES, clean_text, read_lines
+from dragoman.run.errors import UserError
+
+PACKERS = {
+    "plain": bytes,
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "log"
+
+
+def lines_of(log, content: bytes) -> list[str]:
+    log.write_bytes(content)
+    return list(read_lines(log))
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_packed_files_are_known_by_their_first_bytes_not_by_their_names(log, packer):
+    assert lines_of(log, PACKERS[packer]("eins\nzwei ü\n".encode())) == ["eins", "zwei ü"]
+
+
+@pytest.mark.parametrize("packer", ["gz", "xz", "bz2", "zst"])
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9])
+def test_an_archive_that_was_cut_off_is_read_as_far_as_it_goes(log, packer, kept):
+    text = b"".join(b"line %d %s\n" % (number, os.urandom(9).hex().encode()) for number in range(10_000))
+    packed = PACKERS[packer](text)
+    found = lines_of(log, packed[: 10 + int(kept * len(packed))])
+    expected = text.decode().splitlines()
+    assert len(found) < len(expected)
+    assert found[:-1] == expected[: max(0, len(found) - 1)]
+    assert found or kept < 0.9 or packer == "bz2"
+
+
+def test_a_damaged_checksum_costs_the_end_at_most(log):
+    text = b"".join(b"line %d\n" % number for number in range(50_000))
+    packed = bytearray(gzip.compress(text))
+    packed[-8] ^= 0xFF
+    found = lines_of(log, bytes(packed))
+    assert len(found) > 30_000
+    assert found == text.decode().splitlines()[: len(found)]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(list(PACKERS)), st.binary(max_size=60), st.binary(max_size=60))
+def test_no_bytes_are_an_exception(log, packer, content, garbage):
+    for line in lines_of(log, PACKERS[packer](content)[: len(garbage) + 4] + garbage):
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"\x1b[1;31mred\x1b[0m text", ["red text"]),
+        (b"\x1b]0;title\x07text", ["text"]),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", ["link"]),
+        (b"text\x1b", ["text"]),
+        (b"[1,0]<stdout>:*** Global step 5", ["*** Global step 5"]),
+        (b"[1,12]<stderr>:oh\n[x] stays", ["oh", "[x] stays"]),
+        (b"10%\r20%\r30%\n", ["10%", "20%", "30%"]),
+        (b"windows\r\nlines\r\n", ["windows", "lines"]),
+        (b"\xff\xfe bytes", ["�� bytes"]),
+        (b"a\x00b", ["a\x00b"]),
+        (b"", []),
+        (b"\n\n", ["", ""]),
+        (b"no end", ["no end"]),
+    ],
+)
+def test_decoration_is_taken_off(log, raw, expected):
+    assert lines_of(log, raw) == expected
+
+
+def test_a_line_that_is_too_long_is_cut_and_the_next_one_is_whole(log):
+    found = lines_of(log, b"x" * (3 * MAX_LINE_BYTES + 5) + b"\nnext\n")
+    assert found == ["x" * MAX_LINE_BYTES, "next"]
+
+
+def test_a_line_of_exactly_the_longest_length_is_whole(log):
+    assert lines_of(log, b"x" * (MAX_LINE_BYTES - 1) + b"\nnext") == ["x" * (MAX_LINE_BYTES - 1), "next"]
+    assert lines_of(log, b"x" * MAX_LINE_BYTES + b"\nnext") == ["x" * MAX_LINE_BYTES, "next"]
+
+
+def test_reading_ends_after_so_many_bytes(log, monkeypatch):
+    monkeypatch.setattr(log_text, "MAX_LOG_BYTES", 1_000)
+    assert 100 <= len(lines_of(log, gzip.compress(b"123456789\n" * 10_000))) <= 101
+
+
+def test_what_cannot_be_read_is_the_users_to_mend(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        list(read_lines(tmp_path / "none"))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_lines(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("a\x00b\x07c\x7f", "abc"),
+        ("right \u202eleft", "right left"),
+        ("half \ud800", "half"),
+        ("  space\t ", "space"),
+        ("▁Ein ▁Satz ü 😀", "▁Ein ▁Satz ü 😀"),
+    ],
+)
+def test_text_of_strangers_is_cleaned(raw, expected):
+    assert clean_text(raw) == expected
+
+
+def test_text_of_strangers_is_shortened():
+    assert clean_text("x" * 100, 10) == "x" * 9 + "…"
+    assert clean_text("x" * 10, 10) == "x" * 10
+
+
+@given(st.text(st.characters(codec=None)), st.integers(1, 50))
+def test_cleaned_text_can_be_shown_anywhere(text, most):
+    cleaned = clean_text(text, most)
+    assert len(cleaned) <= most
+    cleaned.encode("utf-8")
+    assert all(character == "\t" or ord(character) >= 32 for character in cleaned)
+    assert not set(cleaned) & set("\x1b\x7f\x9b\u202e\u2066\ufeff")

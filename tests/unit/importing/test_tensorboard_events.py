@@ -1,0 +1,228 @@
+"""Event files of several trainers, whole, cut off and damaged."""
+
+import math
+import struct
+from pathlib import Path
+
+import pytest
+from foreign_logs import is_sound, of_kind
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from dragoman.importing.foreign_run import ForeignRun
+from dragoman.importing.tensorboard import Curves, figure_of, read_events
+
+BEGAN = 1.6e9
+
+
+def event(step: int, tag: str, value: float, seconds: float = 0.0) -> Event:
+    return Event(
+        wall_time=BEGAN + seconds, step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+    )
+
+
+def write(path: Path, *events: Event) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        for each in (Event(wall_time=BEGAN, file_version="brain.Event:2"), *events):
+            writer.write(each.SerializeToString())
+    return path
+
+
+def read(*paths: Path) -> ForeignRun:
+    run = ForeignRun()
+    read_events(paths, run)
+    return run
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "events.out.tfevents.1"
+
+
+def test_figures_of_one_step_are_one_record(path):
+    run = read(
+        write(
+            path,
+            event(100, "train_loss", 3.0),
+            event(100, "learning_rate", 0.5),
+            event(200, "train_loss", 2.5, seconds=50),
+            event(200, "Loss_Optimization/global_gradient_norm", 0.25, seconds=51),
+            event(200, "eval_loss", 2.75, seconds=60),
+        )
+    )
+    assert of_kind(run, "train") == [
+        {"kind": "train", "step": 100, "loss": 3.0, "learning_rate": 0.5, "time": BEGAN},
+        {"kind": "train", "step": 200, "loss": 2.5, "gradient_norm": 0.25, "time": BEGAN + 50, "seconds_per_step": 0.5},
+    ]
+    assert of_kind(run, "evaluation") == [{"kind": "evaluation", "step": 200, "loss": 2.75, "time": BEGAN + 60}]
+    assert run.facts["started"] == BEGAN
+
+
+def test_steps_per_second_are_better_than_the_clock(path):
+    events = [event(100, "train_loss", 3.0), event(200, "train_loss", 2.5, 50), event(200, "global_step/sec", 4.0, 50)]
+    first, second = of_kind(read(write(path, *events)), "train")
+    assert "seconds_per_step" not in first
+    assert second["seconds_per_step"] == 0.25
+
+
+def test_openseq2seqs_bleu_is_teacher_forced(path):
+    run = read(write(path, event(100, "Eval_BLEU_Score", 0.375)))
+    assert of_kind(run, "evaluation")[0]["teacher_forced_bleu"] == 0.375
+    assert run.facts["bleu_kind"] == "teacher_forced"
+
+
+def test_dragomans_bleu_of_the_same_tag_is_a_real_one(path):
+    assert of_kind(read(write(path, event(100, "Eval_BLEU_Score", 26.5))), "evaluation")[0]["bleu"] == 26.5
+
+
+def test_another_bleu_up_to_one_is_a_share(path):
+    run = read(write(path, event(100, "eval/bleu", 0.25), event(200, "eval/bleu", 0.5)))
+    assert [record["bleu"] for record in of_kind(run, "evaluation")] == [25, 50]
+    assert any("multiplied by 100" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        TensorProto(dtype=1, float_val=[2.5]),
+        TensorProto(dtype=2, double_val=[2.5]),
+        TensorProto(dtype=1, tensor_content=struct.pack("<f", 2.5)),
+        TensorProto(dtype=2, tensor_content=struct.pack("<d", 2.5)),
+    ],
+)
+def test_scalars_may_be_tensors(path, tensor):
+    value = Summary.Value(tag="train/loss", tensor=tensor)
+    run = read(write(path, Event(wall_time=BEGAN, step=1, summary=Summary(value=[value]))))
+    assert of_kind(run, "train")[0]["loss"] == 2.5
+
+
+def test_other_tensors_and_pictures_are_passed_over(path):
+    values = [
+        Summary.Value(tag="train/loss", tensor=TensorProto(dtype=1, float_val=[1, 2])),
+        Summary.Value(tag="train/loss", tensor=TensorProto(dtype=7, string_val=[b"text"])),
+        Summary.Value(tag="train/loss", image=Summary.Image(encoded_image_string=b"x" * 2**21)),
+    ]
+    events = [Event(wall_time=BEGAN, step=1, summary=Summary(value=[value])) for value in values]
+    run = read(write(path, *events, event(2, "train/loss", 2.5)))
+    assert [record["step"] for record in run.records] == [2]
+
+
+def test_fairseqs_folders_are_part_of_the_tag_and_its_losses_have_base_2(tmp_path):
+    write(tmp_path / "train_inner/events.out.tfevents.1", event(100, "loss", 4.0), event(100, "gnorm", 0.5))
+    write(tmp_path / "train/events.out.tfevents.2", event(500, "loss", 9.0))
+    write(tmp_path / "valid/events.out.tfevents.3", event(500, "loss", 3.0), event(500, "ppl", 8.0))
+    run = read(*sorted(tmp_path.rglob("*tfevents*")))
+    (train,) = of_kind(run, "train")
+    assert (train["step"], train["gradient_norm"]) == (100, 0.5)
+    assert train["loss"] == pytest.approx(4 * math.log(2))
+    (evaluation,) = of_kind(run, "evaluation")
+    assert evaluation["loss"] == pytest.approx(3 * math.log(2))
+    assert evaluation["perplexity"] == 8
+    assert "base 2" in run.facts["loss_unit"]
+    assert any("'train_inner/loss' was taken" in note for note in run.notes)
+
+
+def test_opennmts_perplexity_becomes_a_loss(path):
+    run = read(write(path, event(100, "progress/ppl", math.e), event(100, "progress/lr", 1.0)))
+    assert of_kind(run, "train")[0]["loss"] == pytest.approx(1)
+    assert any("logarithm" in note for note in run.notes)
+
+
+def test_after_a_restart_the_later_points_count(tmp_path):
+    first = write(
+        tmp_path / "events.out.tfevents.1", *(event(step, "train_loss", 5.0, step) for step in (100, 200, 300))
+    )
+    again = (event(step, "train_loss", 4.0, 1000 + step) for step in (200, 250))
+    second = write(tmp_path / "events.out.tfevents.2", *again)
+    run = read(first, second)
+    assert [(record["step"], record["loss"]) for record in of_kind(run, "train")] == [(100, 5), (200, 4), (250, 4)]
+    assert [record["step"] for record in of_kind(run, "restart")] == [200]
+    assert "seconds_per_step" not in of_kind(run, "train")[1]
+    assert run.facts["num_attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("tag", "figure"),
+    [
+        ("train/loss", ("train", "loss")),
+        ("eval/loss", ("evaluation", "loss")),
+        ("train/learning_rate", ("train", "learning_rate")),
+        ("train/grad_norm", ("train", "gradient_norm")),
+        ("train/train_batch_loss", ("train", "loss")),
+        ("valid/valid_ppl", ("evaluation", "perplexity")),
+        ("progress/tgtper", ("train", "target_tokens_per_second")),
+        ("valid/acc", ("evaluation", "accuracy")),
+        ("Loss_Optimization_loss_scale", ("train", "loss_scale")),
+        ("global_step_sec", ("train", "steps_per_second")),
+        ("validationLoss", ("evaluation", "loss")),
+        ("dev_bleu", ("evaluation", "bleu")),
+        ("train/global_step", None),
+        ("train/epoch", None),
+        ("eval/runtime", None),
+        ("eval/steps_per_second", None),
+        ("valid/best_loss", None),
+        ("", None),
+    ],
+)
+def test_tags_are_understood_by_their_words(tag, figure):
+    assert figure_of(tag) == figure
+
+
+def test_a_file_that_is_cut_off_anywhere_is_read_as_far_as_it_goes(path):
+    whole = write(path, *(event(step, "train_loss", 1.0) for step in range(3))).read_bytes()
+    num_check_bytes = 4
+    for length in range(len(whole) - num_check_bytes):
+        path.write_bytes(whole[:length])
+        assert len(read(path).records) <= 2
+    path.write_bytes(whole)
+    assert len(read(path).records) == 3
+
+
+@given(st.data())
+def test_a_damaged_file_never_fails(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("events") / "events.out.tfevents.1"
+    content = bytearray(write(path, *(event(step, "train_loss", 1.0) for step in range(3))).read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(content) + data.draw(st.binary(max_size=40)))
+    assert is_sound(read(path))
+
+
+@given(st.binary(max_size=200))
+def test_a_record_may_hold_anything(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("events") / "events.out.tfevents.1"
+    with path.open("wb") as file:
+        RecordWriter(file).write(content)
+    assert is_sound(read(path))
+
+
+def test_a_missing_file_and_no_file_leave_an_empty_run(tmp_path):
+    assert read(tmp_path / "events.out.tfevents.1").is_empty
+    assert read().is_empty
+
+
+@given(st.lists(st.tuples(st.integers(-5, 50), st.floats(), st.none() | st.floats(1e9, 2e9))))
+def test_any_points_make_records_with_rising_steps(points):
+    curves, run = Curves(), ForeignRun()
+    for step, value, time in points:
+        curves.add("train_loss", step, time, value)
+    curves.write_to(run)
+    steps = [record["step"] for record in of_kind(run, "train")]
+    assert steps == sorted(set(steps))
+    assert all(record.get("seconds_per_step", 1) > 0 for record in run.records)
+
+
+def test_endless_curves_are_thinned_out(monkeypatch):
+    monkeypatch.setattr("dragoman.importing.tensorboard._MAX_POINTS", 100)
+    curves, run = Curves(), ForeignRun()
+    for step in range(10_000):
+        curves.add("train_loss", step, None, 1.0)
+    curves.write_to(run)
+    assert 40 <= len(run.records) <= 101
+    assert run.records[-1]["step"] > 9_700

@@ -1,0 +1,132 @@
+"""The host list: what people write is understood, and nothing gets through that ssh or a shell could misread."""
+
+import re
+import socket
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dragoman.launch.hosts import Host, Placement, parse_hosts
+from dragoman.run.errors import UsageError
+
+SAFE = re.compile(r"[A-Za-z0-9._@:\[\]-]+")
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", [Host("a")]),
+        ("a:2", [Host("a", 2)]),
+        ("a:2,b:3", [Host("a", 2), Host("b", 3)]),
+        (" a:2 , b ", [Host("a", 2), Host("b")]),
+        ("user@b:2", [Host("user@b", 2)]),
+        ("_svc.train-1@gpu-07.rack_2.example.org", [Host("_svc.train-1@gpu-07.rack_2.example.org")]),
+        ("10.0.0.1:4", [Host("10.0.0.1", 4)]),
+        ("[fe80::1]:2", [Host("[fe80::1]", 2)]),
+        ("me@[2001:db8::10.0.0.1]", [Host("me@[2001:db8::10.0.0.1]")]),
+    ],
+)
+def test_a_list_as_people_write_it(text, hosts):
+    assert parse_hosts(text) == tuple(hosts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-oProxyCommand=x",
+        "-oProxyCommand=touch /tmp/x:2",
+        "me@-oProxyCommand=x",
+        "-l",
+        "a b",
+        "a\tb",
+        "a\nb",
+        "a'b",
+        'a"b',
+        "a;reboot",
+        "a&",
+        "a|b",
+        "$(reboot)",
+        "`reboot`",
+        "a/../b",
+        "a\\b",
+        "a\0b",
+        "a*",
+        "~",
+        "#a",
+        "münchen",
+        "",
+        ",",
+        "a,",
+        "a,,b",
+        " ",
+        ":2",
+        "@a",
+        "a@b@c",
+        "a:",
+        "a:x",
+        "a:0",
+        "a:-1",
+        "a:+1",
+        "a:1.5",
+        "a:2:3",
+        "a:" + "9" * 5_000,
+        "fe80::1",
+        "[fe80::1",
+        "[]",
+        "[a;b]",
+        "[fe80::1%eth0;x]",
+    ],
+)
+def test_what_is_no_host_is_refused(text):
+    with pytest.raises(UsageError, match="--hosts"):
+        parse_hosts(text)
+
+
+@pytest.mark.parametrize("text", ["a,a", "a:1,b,a:2", "a,b,b,a", "me@a,me@a"])
+def test_a_host_named_twice_is_refused(text):
+    with pytest.raises(UsageError, match=r"names (me@)?a twice"):
+        parse_hosts(text)
+
+
+def test_a_refusal_quotes_what_was_written_and_gives_an_example():
+    with pytest.raises(UsageError, match=r"'b;c' is not a host name .* --hosts a:2,user@b:2"):
+        parse_hosts("a,b;c")
+
+
+@given(st.one_of(st.text(), st.text("ab1-_.@:[],; \n$'\\", max_size=12)))
+@example("a:٣")  # digits of other scripts are digits
+@example("a\n")
+def test_any_text_is_parsed_into_safe_names_or_refused(text):
+    try:
+        hosts = parse_hosts(text)
+    except UsageError:
+        return
+    assert hosts
+    for host in hosts:
+        assert SAFE.fullmatch(host.name)
+        assert not host.name.startswith("-")
+        assert "@-" not in host.name
+        assert host.num_workers is None or host.num_workers >= 1
+    assert len({host.name for host in hosts}) == len(hosts)
+
+
+@given(st.lists(st.tuples(st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True), st.integers(1, 99)), min_size=1))
+def test_what_is_written_out_is_read_back(pairs):
+    named = dict(pairs)
+    text = ",".join(f"{name}:{num_workers}" for name, num_workers in named.items())
+    assert parse_hosts(text) == tuple(Host(name, num_workers) for name, num_workers in named.items())
+
+
+def test_only_this_machine_needs_no_ssh():
+    assert all(Host(name).is_this_machine for name in ("localhost", "127.0.0.1", socket.gethostname()))
+    assert not Host("elsewhere.example.org").is_this_machine
+    assert not Host(f"me@{socket.gethostname()}").is_this_machine  # perhaps another user's account
+
+
+def test_a_placement_counts_workers_as_far_as_they_are_known():
+    placement = Placement((Host("elsewhere.example.org"), Host("localhost", 3)))
+    assert placement.num_workers == 4
+    assert not placement.is_here_alone
+    assert Placement.on_this_machine(2) == Placement((Host("localhost", 2),))
+    assert Placement.on_this_machine(2).is_here_alone

@@ -1,0 +1,349 @@
+"""Whole reports of made-up runs: what report.json holds, and that no run folder, however strange, breaks one."""
+
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from run_folders import (
+    CONFIG,
+    MANIFEST,
+    MODEL,
+    NUM_PARAMETERS,
+    NUM_STEPS,
+    SECONDS_PER_STEP,
+    evaluation_record,
+    openseq2seq_log,
+    own_records,
+    train_record,
+    write_config,
+    write_own_run,
+    write_records,
+)
+
+from dragoman.importing.writing import import_run
+from dragoman.report.compose import build_report
+from dragoman.report.evidence import Known
+from dragoman.report.parts import Report
+from dragoman.run.folder import RunFolder
+from dragoman.run.tables import dump_toml
+
+QUESTIONS = [
+    "How long did it take?",
+    "Is the model fully trained, and how can you tell?",
+    "Is it overfitting?",
+    "Were the GPUs fully used?",
+    "Was the network the bottleneck?",
+    "What does the learning-rate plot show, and why?",
+    "How big is the training set, in MB and lines?",
+    "What files make up a checkpoint?",
+    "How big is it?",
+    "How long is an average step?",
+    "How does the step time relate to the network traffic between nodes?",
+]
+"""FACTS §9."""
+
+
+def check_report(report: Report) -> dict:
+    """What every report has to fulfil; its JSON, read back as a stranger would."""
+    text = json.dumps(report.to_json(), allow_nan=False)
+    assert "nan" not in " ".join(answer.answer for answer in report.answers).split()
+    found = json.loads(text)
+    assert [answer["question"] for answer in found["answers"]] == QUESTIONS
+    for answer in found["answers"]:
+        assert answer["answer"].strip()
+        assert isinstance(answer["evidence"], list)
+        assert 0 <= answer["confidence"] <= 1
+    needed = {"parameters", "steps", "seconds_per_step", "last_evaluation", "verdict", "answers", "warnings"}
+    assert needed <= set(found)
+    assert {"first", "last"} <= set(found["steps"])
+    assert {"mean", "median", "p95"} <= set(found["seconds_per_step"])
+    assert {"bottleneck", "share", "confidence", "why"} <= set(found["verdict"])
+    assert found["summary"].strip()
+    return found
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory) -> RunFolder:
+    return write_own_run(tmp_path_factory.mktemp("runs") / "base")
+
+
+@pytest.fixture(scope="module")
+def own_report(own_run) -> Report:
+    return build_report(own_run)
+
+
+@pytest.fixture(scope="module")
+def imported_run(tmp_path_factory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("foreign")
+    (folder / "nohup.out").write_text(openseq2seq_log(), encoding="utf-8")
+    run = RunFolder(folder / "run")
+    import_run([folder / "nohup.out"], run)
+    return run
+
+
+def test_the_figures_of_our_own_run(own_report):
+    found = check_report(own_report)
+    assert found["parameters"] == NUM_PARAMETERS
+    assert found["steps"] == {"first": 100, "last": NUM_STEPS}
+    assert found["seconds_per_step"]["median"] == pytest.approx(SECONDS_PER_STEP, rel=0.01)
+    assert found["last_evaluation"]["step"] == NUM_STEPS
+    assert found["last_evaluation"]["bleu"] == pytest.approx(24.01, abs=0.01)
+    assert "samples" not in found["last_evaluation"]
+    assert found["verdict"]["bottleneck"] == "network"
+    assert 0.5 < found["verdict"]["share"] < 0.65
+    assert (found["ranks"], found["nodes"], found["trainer"]) == (4, 2, "dragoman")
+    assert found["seconds"] == pytest.approx(NUM_STEPS * SECONDS_PER_STEP + 800 + 300, rel=0.001)
+
+
+def test_the_first_paragraph_says_what_how_good_how_long_what_held_it_back_and_what_next(own_report):
+    summary = own_report.summary
+    for words in ("60,880,896 parameters", "10,000 steps", "BLEU 24.0", "5.9 hours", "network", "Next:"):
+        assert words in summary
+
+
+def test_the_forecast_says_what_a_tenth_more_steps_would_bring(own_report):
+    forecast = own_report.facts["forecast"]
+    for figure, sign in (("loss", -1), ("bleu", 1)):
+        found = forecast[figure]
+        assert found["more_steps"] == 1_000
+        assert sign * found["change"] > 0
+        assert found["low"] < found["then"] < found["high"]
+
+
+def test_what_follows_the_answers(own_report):
+    sections = {section.title: section for section in own_report.sections}
+    samples = next(section.samples for section in own_report.sections if section.samples)
+    assert samples[-1].translation == "Eine Katze schläft."
+    assert not samples[-1].is_teacher_forced
+    said = json.dumps([list(section.sentences) for section in own_report.sections])
+    assert "nrefs:1|case:mixed" in said
+    texts = " ".join(section.text for section in own_report.sections)
+    assert 'schedule = "transformer"' in texts
+    assert "'a b.toml'" in texts
+    assert "abc123" in texts
+    charts = {chart.key for section in sections.values() for chart in section.charts}
+    assert {"attribution", "prediction-error"} <= charts
+
+
+def test_the_figures_of_an_imported_run(imported_run):
+    found = check_report(build_report(imported_run, Known(link="1000Mbit")))
+    assert found["parameters"] == NUM_PARAMETERS
+    assert found["steps"] == {"first": 0, "last": 10_000}
+    assert found["seconds_per_step"]["median"] == pytest.approx(1.94)
+    assert found["last_evaluation"]["teacher_forced_bleu"] == 0.3571
+    assert "bleu" not in found["last_evaluation"]
+    assert (found["ranks"], found["nodes"], found["hosts"]) == (4, 2, ["v100a", "v100b"])
+    assert found["verdict"]["bottleneck"] == "network"
+    assert any("teacher-forced" in warning and "0.95" in warning for warning in found["warnings"])
+    assert any("first rank" in warning for warning in found["warnings"])
+    assert any("faster than stated" in warning for warning in found["warnings"])
+    assert any("every 299,998 steps" in warning for warning in found["warnings"])
+
+
+def test_tiles_call_teacher_forced_bleu_by_its_name(imported_run, own_report):
+    figures = build_report(imported_run).figures
+    assert figures["Teacher-forced BLEU"] == "0.3571"
+    assert "BLEU" not in figures
+    assert own_report.figures["BLEU"] == "24.0"
+    assert "Teacher-forced BLEU" not in own_report.figures
+
+
+def test_samples_of_a_teacher_forced_log_are_marked(imported_run):
+    samples = [sample for section in build_report(imported_run).sections for sample in section.samples]
+    assert samples
+    assert all(sample.is_teacher_forced for sample in samples)
+
+
+def test_a_folder_with_nothing_in_it(tmp_path):
+    found = check_report(build_report(RunFolder(tmp_path)))
+    assert found["steps"] == {"first": None, "last": None}
+    assert found["parameters"] is None
+    assert found["last_evaluation"] is None
+    assert found["verdict"]["bottleneck"] == "unknown"
+    assert "No step was trained" in found["summary"]
+
+
+def test_a_run_that_was_only_set_up(tmp_path):
+    found = check_report(build_report(write_records(write_config(RunFolder(tmp_path)), [])))
+    assert found["seconds_per_step"]["median"] is None
+    assert found["forecast"] is None
+
+
+def test_a_run_without_evaluations(tmp_path):
+    run = write_own_run(tmp_path, own_records(is_judged=False))
+    found = check_report(build_report(run))
+    assert found["last_evaluation"] is None
+    assert found["overfitting"] is None
+    assert any("never judged" in warning for warning in found["warnings"])
+    assert [found["answers"][index]["confidence"] for index in (1, 2)] == [0, 0]
+
+
+@pytest.mark.parametrize("record", [train_record(100), train_record(0), evaluation_record(500), evaluation_record(0)])
+def test_a_run_with_one_record(tmp_path, record):
+    found = check_report(build_report(write_own_run(tmp_path, [record])))
+    assert found["steps"] == {"first": record["step"], "last": record["step"]}
+
+
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf, "NaN", 1e400])
+def test_losses_that_are_no_numbers(tmp_path, loss):
+    records = [record | {"loss": loss} if "loss" in record else record for record in own_records(3_000)]
+    found = check_report(build_report(write_own_run(tmp_path, records)))
+    assert found["forecast"] is None or "loss" not in found["forecast"]
+    assert found["seconds_per_step"]["median"] == pytest.approx(SECONDS_PER_STEP, rel=0.01)
+
+
+def test_a_log_that_became_nan_says_since_when_and_to_throw_it_away(tmp_path):
+    lines = [
+        f"*** Global step {step}: ***     Train loss: {'nan' if step > 500 else 3.5} " for step in range(100, 1001)
+    ]
+    (tmp_path / "nohup.out").write_text("\n".join(lines), encoding="utf-8")
+    run = RunFolder(tmp_path / "run")
+    import_run([tmp_path / "nohup.out"], run)
+    found = check_report(build_report(run))
+    assert any("not a number since step 501" in warning for warning in found["warnings"])
+    assert "NaN" in found["next"]
+
+
+def test_overflow_that_was_skipped_is_told(tmp_path):
+    run = write_own_run(tmp_path, [train_record(100, skipped_steps=7)])
+    assert any("7 updates were skipped" in warning for warning in build_report(run).warnings)
+
+
+def test_damaged_lines_are_passed_over(tmp_path):
+    run = write_own_run(tmp_path, own_records(2_000))
+    with run.metrics.open("ab") as file:
+        file.write(b'{"kind": "train", "step": 2100, "lo\n\xff\xfe\x00\n[1]\n"x"\n' + b"[" * 100_000 + b"\n")
+    assert check_report(build_report(run))["steps"]["last"] == 2_000
+
+
+DAMAGE = {
+    "config.toml": "[training\n",
+    "corpus.json": "{",
+    "system.node1.jsonl": "}{\n[]\n{}\n",
+    "translations.jsonl": "{}",
+    "checkpoints/step-00005000/state.json": json.dumps({"model": MODEL | {"width": "wide"}}),
+    "status.json": '{"state": 5}',
+    "imported.json": "[]",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_costs_only_what_it_told(tmp_path, name):
+    run = write_own_run(tmp_path, own_records(2_000))
+    (run.path / name).write_text(DAMAGE[name], encoding="utf-8")
+    found = check_report(build_report(run))
+    assert found["parameters"] == NUM_PARAMETERS
+    assert found["steps"]["last"] == 2_000
+
+
+NUMBERS = st.sampled_from(
+    [0, 1, -1, 0.0, -0.5, 1e-300, 1e300, 5e-324, 2**53, -(2**60), 10**400, math.nan, math.inf, True]
+)
+TEXTS = st.text(max_size=5) | st.sampled_from(["nan", "\ud800", "\x1b[31m", "transformer", "teacher_forced", "V100"])
+VALUES = st.recursive(
+    st.none() | NUMBERS | st.floats() | st.integers(0, 10_000) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def changed(draw, whole: dict) -> dict:
+    """A table in which some values, at any depth, are anything."""
+    found = {}
+    for key, value in whole.items():
+        match draw(st.integers(0, 9)):
+            case 0:
+                found[key] = draw(VALUES)
+            case 1:
+                continue
+            case _:
+                found[key] = draw(changed(value)) if isinstance(value, dict) else value
+    return found
+
+
+STEPS = st.integers(0, 3_000) | NUMBERS
+RECORDS = st.one_of(
+    STEPS.flatmap(lambda step: changed(train_record(500) | {"step": step})),
+    STEPS.flatmap(lambda step: changed(evaluation_record(500) | {"step": step})),
+    changed({"kind": "restart", "step": 500, "cause": "x", "time": 1.6e9}),
+    changed({"kind": "checkpoint", "step": 500, "bytes": 5, "time": 1.6e9}),
+    changed(
+        {"kind": "prediction", "step": 5, "seconds_per_step": {"predicted": 1, "low": 1, "high": 2}, "advice": ["x"]}
+    ),
+    VALUES,
+)
+FACTS = {
+    "parameters": NUM_PARAMETERS,
+    "num_ranks": 4,
+    "hosts": ["a", "b"],
+    "gpus": ["Tesla V100"],
+    "precision": "mixed",
+    "batch_sentences_per_rank": 256,
+    "width": 512,
+    "feed_forward": 2048,
+    "heads": 8,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "vocab_size": 32_768,
+    "bleu_kind": "teacher_forced",
+    "started": 1.6e9,
+    "clock": "reconstructed",
+    "first_nan_step": 5,
+    "training_files": {"source": "a", "target": "b"},
+}
+IMPORTED = {
+    "trainer": "OpenSeq2Seq",
+    "sources": ["nohup.out"],
+    "facts": FACTS,
+    "printed_config": {"a": 1},
+    "failures": [{"what": "It broke", "cause": "Mend it.", "evidence": "x", "step": 5}],
+    "notes": ["Nothing."],
+}
+SAMPLE = {
+    "time": 1.6e9,
+    "node": "node1",
+    "cpu": {"share": 0.5},
+    "network": {"eth0": {"sent_bytes_per_second": 1e6, "received_bytes_per_second": 1e6}},
+    "gpus": [{"index": 0, "utilisation": 0.5}],
+    "notes": ["x"],
+}
+
+
+def as_toml(config: dict) -> str:
+    """Settings as far as they can be written; the others are left out."""
+    known = {}
+    for name, values in config.items():
+        try:
+            dump_toml({name: values})
+        except (TypeError, ValueError, AttributeError, AssertionError):
+            continue
+        known[name] = values
+    return dump_toml(known)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    records=st.lists(RECORDS, max_size=12),
+    num_good=st.sampled_from([0, 0, 800, 3_000]),
+    config=changed(CONFIG),
+    manifest=changed(MANIFEST),
+    imported=st.none() | changed(IMPORTED) | VALUES,
+    samples=st.lists(changed(SAMPLE) | VALUES, max_size=4),
+    state=changed({"step": 500, "model": MODEL}) | VALUES,
+)
+def test_no_run_folder_of_a_stranger_breaks_a_report(records, num_good, config, manifest, imported, samples, state):
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_records(RunFolder(Path(folder)), [*own_records(num_good), *records])
+        run.config.write_text(as_toml(config), encoding="utf-8", errors="replace")
+        run.corpus_facts.write_text(json.dumps(manifest), encoding="utf-8")
+        run.system("node1").write_text("\n".join(map(json.dumps, samples)), encoding="utf-8")
+        run.checkpoint(500).mkdir(parents=True)
+        (run.checkpoint(500) / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        if imported is not None:
+            run.imported.write_text(json.dumps(imported), encoding="utf-8")
+        check_report(build_report(run))

@@ -1,0 +1,247 @@
+"""The page: complete, self-contained, deaf to hostile text, with colours that can be told from their paper."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
+
+from dragoman.report.charts import NUM_COLOURS
+from dragoman.report.page import hover_data, how_sure, read_verdict, render_page, sentences_over_time
+from dragoman.report.parts import Answer, Chart, Report, Section, Series, Table, TranslationSample
+
+OWN_FILES = files("dragoman.report")
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Elements, ids, attributes and text of a page; fails where elements are not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+@pytest.fixture(scope="module")
+def sample() -> Page:
+    return Page(render_page(sample_report()))
+
+
+def test_the_first_screen_comes_first(sample):
+    report = sample_report()
+    firsts = [report.title, report.summary, *report.figures.values(), "What held it back", report.warnings[0]]
+    places = [sample.words.index(text, len(report.title)) for text in firsts[1:]]
+    assert max(places) < sample.words.index("Questions and answers")
+
+
+def test_every_question_is_listed_and_answered(sample):
+    ids = [attributes["id"] for _, attributes in sample.elements if "id" in attributes]
+    links = [attributes["href"] for tag, attributes in sample.elements if tag == "a"]
+    assert links[:11] == [f"#q{number}" for number in range(1, 12)]
+    assert {link[1:] for link in links} <= set(ids)
+    assert len(ids) == len(set(ids))
+    for answer in sample_report().answers:
+        assert sample.words.count(answer.answer) >= 2, "in the contents and over its evidence"
+        assert all(sentence in sample.words for sentence in (*answer.evidence, *answer.missing))
+
+
+def test_every_table_and_sample_and_text_is_there(sample):
+    for section in sample_report().sections:
+        assert all(cell in sample.words for table in section.tables for row in table.rows for cell in row)
+        assert all(shown.translation in sample.words for shown in section.samples)
+        assert " ".join(section.text.split()) in sample.words
+    assert sample.words.count("teacher-forced") >= 2
+    assert sample.count("details") == 1, "long text is folded, short text is not"
+
+
+def test_every_chart_is_drawn_and_has_its_values(sample):
+    charts = [chart for answer in sample_report().answers for chart in answer.charts]
+    assert sample.count("svg") == len(charts)
+    assert set(json.loads(sample.scripts[0])) == {chart.key for chart in charts}
+
+
+@pytest.mark.parametrize("report", [sample_report(), sample_comparison()], ids=["report", "comparison"])
+def test_nothing_is_fetched(report):
+    html = render_page(report)
+    assert "://" not in html
+    assert "@import" not in html
+    page = Page(html)
+    addresses = [attributes[name] for _, attributes in page.elements for name in ("src", "href") if name in attributes]
+    assert all(address.startswith("#") or address == "data:," for address in addresses)
+
+
+def test_only_our_own_script_may_run(sample):
+    policy = next(attributes["content"] for _, attributes in sample.elements if "http-equiv" in attributes)
+    digest = base64.b64encode(hashlib.sha256(sample.scripts[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert len(OWN_FILES.joinpath("page.js").read_bytes()) < 10_000
+
+
+def test_hostile_text_is_only_text():
+    page = Page(render_page(hostile_report()))
+    assert page.count("img") == 0
+    assert page.count("script") == 2
+    assert "\x1b" not in "".join(page.text + page.scripts)
+    assert "<img src=x onerror=alert(2)> \\x1b[31mred" in page.words
+    assert json.loads(page.scripts[0])["evil"]["series"][0]["name"].startswith("</script><script>")
+
+
+def page_with(word: str) -> Page:
+    """A page that says the same word everywhere."""
+    chart = Chart("k", word, word, word, [Series(word, [1, 2], [1, 2])])
+    answer = Answer(word, word, [word], 0.5, [chart], [Table("t", [word], [[word]])], [word])
+    samples = [TranslationSample(1, word, word, word)]
+    facts = {"verdict": {"bottleneck": f"x{word}", "why": f"x{word}"}}
+    section = Section(word, [word], samples=samples, text=f"x{word}")
+    html = render_page(Report(word, word, {word: word}, [answer], [section], [word], facts))
+    return Page(html.encode().decode())
+
+
+PLAIN_PAGE = page_with("word")
+
+
+@settings(max_examples=20)
+@given(st.text(st.characters(codec=None), max_size=10))
+@example(HOSTILE)
+def test_any_text_leaves_the_page_as_it_is(text):
+    strange = page_with(text)
+    # How a chart is drawn may depend on how long its words are; what stands around it may not.
+    drawn = {"g", "text", "path", "use", "defs", "pattern", "rect", "clippath"}
+    assert [tag for tag, _ in strange.elements if tag not in drawn] == [
+        tag for tag, _ in PLAIN_PAGE.elements if tag not in drawn
+    ]
+
+
+def test_a_chart_shown_twice_has_two_ids():
+    report = sample_report()
+    doubled = replace(report, sections=[Section("again", charts=report.answers[0].charts)])
+    html = render_page(doubled)
+    ids = re.findall(r' id="([^"]*)"', html)
+    assert len(ids) == len(set(ids))
+    assert 'data-chart="phases--2"' in html
+
+
+def test_a_chart_without_values_is_left_out():
+    chart = Chart("empty", "Nothing", "x", "y", [Series("s", [1], [None])])
+    html = render_page(replace(sample_comparison(), sections=[Section("s", charts=[chart])]))
+    assert "<svg" not in html
+    assert "Nothing" not in html
+
+
+def test_hovering_costs_less_than_a_megabyte_and_keeps_steps_exact():
+    series = [Series(f"s{number}", list(range(100_000, 101_000)), [x / 7 for x in range(1000)]) for number in range(40)]
+    charts = [Chart(f"c{number}", "t", "x", "y", series) for number in range(5)]
+    data = hover_data(charts)
+    assert len(json.dumps(data, separators=(",", ":"))) < 1_000_000
+    few = hover_data([Chart("c", "t", "x", "y", [Series("s", [106_301], [1.23456789])])])["c"]["series"][0]
+    assert (few["x"], few["y"]) == ([106_301], [1.2346])
+
+
+@pytest.mark.parametrize(
+    ("confidence", "word"),
+    [
+        *((1, "certain"), (0.9, "certain"), (0.89, "quite sure"), (0.7, "quite sure"), (0.5, "likely")),
+        *((0.01, "a guess"), (0, "not known"), (float("nan"), "not known")),
+    ],
+)
+def test_confidence_in_words(confidence, word):
+    assert how_sure(confidence) == word
+
+
+def test_a_verdict_may_be_missing_or_partial():
+    assert read_verdict({}) is None
+    assert read_verdict({"verdict": None}) is None
+    verdict = read_verdict({"verdict": {"bottleneck": "unknown", "share": None, "confidence": None}})
+    assert (verdict.bottleneck, verdict.share, verdict.sureness, verdict.why) == ("Unknown", "", "", "")
+
+
+def test_samples_of_a_sentence_stand_together_in_order():
+    samples = [TranslationSample(step, source, "r", f"{source}{step}") for step in (20, 10) for source in "ab"]
+    grouped = sentences_over_time(samples)
+    assert [(one.source, [sample.step for sample in one.samples]) for one in grouped] == [
+        ("a", [10, 20]),
+        ("b", [10, 20]),
+    ]
+
+
+def palette() -> dict[str, tuple[str, str]]:
+    css = OWN_FILES.joinpath("page.css").read_text(encoding="utf-8")
+    found = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);", css)
+    return {name: (light, dark) for name, light, dark in found}
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    bright, dim = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def test_contrast_is_computed_as_wcag_says():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_pass_contrast_checks(scheme):
+    colours = {name: pair[scheme] for name, pair in palette().items()}
+    for text in ("ink", "muted", "link", "caution"):
+        for paper in ("paper", "panel"):
+            assert contrast(colours[text], colours[paper]) >= 4.5, (text, paper)
+    series = [name for name in colours if name.startswith("series-")]
+    assert len(series) == NUM_COLOURS
+    for name in series:
+        assert contrast(colours[name], colours["paper"]) >= 3, name
+        assert contrast(colours[name], colours["panel"]) >= 3, name
+
+
+def test_each_variable_that_is_used_has_a_colour():
+    css = OWN_FILES.joinpath("page.css").read_text(encoding="utf-8")
+    used = set(re.findall(r"var\(--([\w-]+)\)", css + render_page(sample_report())))
+    assert used - set(palette()) == {"text-font", "code-font", "series"}
+
+
+def test_hostile_text_is_hostile():
+    assert all(piece in HOSTILE for piece in ("</script>", "<img", "\x1b", "|", "`", "]("))

@@ -1,0 +1,387 @@
+"""What single answers say of runs whose truth is known."""
+
+import json
+
+import pytest
+from run_folders import (
+    NUM_PARAMETERS,
+    NUM_STEPS,
+    SLOW_STEP,
+    evaluation_record,
+    openseq2seq_log,
+    own_records,
+    train_record,
+    write_config,
+    write_own_run,
+    write_records,
+)
+
+from dragoman.importing.writing import import_run
+from dragoman.report.answers.devices import answer_devices
+from dragoman.report.answers.duration import answer_duration, describe_hours
+from dragoman.report.answers.files import (
+    answer_checkpoint_files,
+    answer_checkpoint_size,
+    answer_training_set,
+)
+from dragoman.report.answers.learning_rate import answer_learning_rate
+from dragoman.report.answers.network import answer_network, answer_traffic
+from dragoman.report.answers.overfitting import answer_overfitting
+from dragoman.report.answers.steps import answer_steps, explain_outliers
+from dragoman.report.answers.trained import answer_trained
+from dragoman.report.evidence import Known, read_evidence
+from dragoman.report.findings import Findings
+from dragoman.run.folder import RunFolder
+
+
+def findings_of(run: RunFolder, **known) -> Findings:
+    return Findings(read_evidence(run, Known(**known)))
+
+
+def text_of(answer) -> str:
+    """All its words, those of tables included."""
+    tables = [[table.title, *table.columns, *(cell for row in table.rows for cell in row)] for table in answer.tables]
+    return json.dumps([answer.answer, list(answer.evidence), list(answer.missing), tables], ensure_ascii=False)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory) -> Findings:
+    return findings_of(write_own_run(tmp_path_factory.mktemp("own"), training={"price_per_hour": 6.0}))
+
+
+@pytest.fixture(scope="module")
+def foreign_run(tmp_path_factory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("foreign")
+    (folder / "nohup.out").write_text(openseq2seq_log(), encoding="utf-8")
+    run = RunFolder(folder / "run")
+    import_run([folder / "nohup.out"], run)
+    return run
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 seconds"), (119, "119 seconds"), (600, "10 minutes"), (9_000, "2.5 hours (2:30:00)")]
+)
+def test_durations_as_people_say_them(seconds, words):
+    assert words in describe_hours(seconds)
+
+
+def test_duration_with_restart_phases_and_cost(own):
+    answer = answer_duration(own)
+    assert "5.9 hours" in answer.answer
+    assert "10,000 steps" in answer.answer
+    assert own.cost == pytest.approx(6.0 * 21_101 / 3600, rel=0.001)
+    assert f"{own.cost:.2f}" in answer.answer
+    said = text_of(answer)
+    assert "400 steps had to be made again" in said
+    assert "18 minutes" in said
+    assert "rank 3 on node2" in said
+    (phases,) = answer.tables
+    assert "network" in phases.rows[0][0]
+    shares = [float(row[2].removesuffix("%")) for row in phases.rows]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert answer.confidence == 1
+
+
+def test_the_price_a_person_states_counts_before_that_of_the_settings(own):
+    assert findings_of(own.evidence.run, price_per_hour=12.0).cost == pytest.approx(2 * own.cost)
+
+
+def test_without_a_price_the_cost_is_asked_for(run):
+    answer = answer_duration(findings_of(write_own_run(run.path, own_records(500))))
+    assert "--price-per-hour" in text_of(answer)
+
+
+def test_a_log_without_a_clock_is_added_up_and_says_so(foreign_run):
+    answer = answer_duration(findings_of(foreign_run, price_per_hour=10))
+    assert "5.4 hours" in answer.answer
+    assert "53.89" in answer.answer
+    assert "no clock" in text_of(answer)
+    assert answer.confidence < 1
+
+
+def test_more_steps_have_their_time_and_cost(own):
+    answer = answer_trained(own)
+    assert answer.answer.startswith("No")
+    assert "1,000 more steps: dev loss 1.898 → 1.88" in answer.answer
+    assert "33 min" in answer.answer
+    assert "cost 3.33" in answer.answer
+    (table,) = answer.tables
+    assert [row[0] for row in table.rows] == ["1,000", "5,000", "10,000"]
+    assert {chart.key for chart in answer.charts} == {"loss", "bleu"}
+    assert 0.5 < answer.confidence < 1
+
+
+def test_a_flat_run_is_fully_trained(run):
+    noise = [0.0004, -0.0003, 0.0001, -0.0004, 0.0002]
+    records = [
+        evaluation_record(step, loss=1.5 + noise[step // 500 % 5] + 3.0 * 0.2 ** (step / 500), bleu=26.0)
+        for step in range(500, 20_001, 500)
+    ]
+    write_records(write_config(run, training={"schedule": "fixed", "warmup_steps": 0}), records)
+    assert answer_trained(findings_of(run)).answer.startswith("Yes")
+
+
+@pytest.mark.parametrize("num_evaluations", [0, 1, 4])
+def test_too_few_evaluations_are_counted(run, num_evaluations):
+    records = [evaluation_record(500 * (number + 1)) for number in range(num_evaluations)]
+    answer = answer_trained(findings_of(write_records(run, [train_record(100), *records])))
+    assert f"{num_evaluations} evaluations" in answer.answer
+    assert "at least 5" in answer.answer
+    assert answer.confidence == 0
+    assert answer.missing
+
+
+def test_overfitting_is_seen_and_the_best_checkpoint_named(run):
+    noise = [0.004, -0.006, 0.002, 0.005, -0.003, -0.002, 0.001]
+    records = []
+    for number in range(1, 31):
+        loss = 2.0 + abs(number - 12) * 0.02 + noise[number % 7]
+        records.append(evaluation_record(500 * number, loss=loss, train_sample_loss=2.5 - 0.05 * number))
+    findings = findings_of(write_records(write_config(run), records))
+    answer = answer_overfitting(findings)
+    assert answer.answer.startswith("Yes")
+    assert findings.overfitting.best_step in (5_500, 6_000, 6_500)
+    assert f"{findings.overfitting.best_step:,}" in answer.answer
+    assert answer_trained(findings).answer.startswith("More than that")
+
+
+def test_a_run_that_gets_better_does_not_overfit(own):
+    answer = answer_overfitting(own)
+    assert not answer.answer.startswith("Yes")
+    assert "10,000" in answer.answer
+    assert "Best BLEU 24.01" in text_of(answer)
+    assert not answer.missing
+
+
+def test_losses_that_are_not_comparable_are_said_to_be_so(foreign_run):
+    assert "dropout" in text_of(answer_overfitting(findings_of(foreign_run)))
+
+
+def test_busy_gpus_that_wait_are_explained(own):
+    answer = answer_devices(own)
+    assert "99%" in answer.answer
+    assert "waiting" in answer.answer
+    said = text_of(answer)
+    assert "node2 GPU 1: 99%" in said
+    assert "waits for the network" in said
+    (chart,) = answer.charts
+    assert len(chart.series) == 4
+
+
+def test_processors_stand_in_where_there_is_no_gpu(run):
+    run = write_own_run(run.path, [train_record(100)])
+    for path in run.system_files():
+        samples = [json.loads(line) | {"gpus": []} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    answer = answer_devices(findings_of(run))
+    assert "processors" in answer.answer
+    assert "30%" in answer.answer
+
+
+def test_the_network_by_measurement(own):
+    answer = answer_network(own)
+    assert answer.answer.startswith("Yes")
+    assert "57%" in answer.answer
+    assert "MB/s" in text_of(answer)
+    assert "Mbit/s" in text_of(answer)
+    assert not answer.missing
+
+
+def test_the_network_by_arithmetic_says_what_was_assumed(foreign_run):
+    answer = answer_network(findings_of(foreign_run, link="1000Mbit", gpu="V100"))
+    assert answer.answer.startswith("Yes")
+    assert "365.3 MB" in text_of(answer)
+    assert any(sentence.startswith("Assumed:") for sentence in answer.evidence)
+    assert answer.missing
+    assert answer_network(findings_of(foreign_run, link="100gbit")).answer.startswith("No")
+
+
+def test_without_the_link_it_is_asked_for(foreign_run):
+    answer = answer_network(findings_of(foreign_run))
+    assert "--link" in answer.answer
+    assert answer.confidence == 0
+
+
+def test_the_formula_of_the_learning_rate_with_this_runs_numbers(own):
+    answer = answer_learning_rate(own)
+    assert "9.882e-04 (step 8,000)" in answer.answer
+    assert "8.839e-04 at the end" in answer.answer
+    assert answer.evidence[0].startswith("rate(s) = 2 · 512^-0.5 · min((s+1) · 8000^-1.5, (s+1)^-0.5)")
+    assert "does not react to the loss" in text_of(answer)
+    assert answer.confidence == 1
+    (chart,) = answer.charts
+    assert [mark.x for mark in chart.marks] == [8_000]
+    formula = next(series for series in chart.series if series.look == "dashed")
+    assert formula.y[0] == pytest.approx(1.235e-7, rel=0.001)
+
+
+def test_a_run_that_ended_in_its_warm_up_never_fell(run):
+    answer = answer_learning_rate(findings_of(write_own_run(run.path, own_records(2_000))))
+    assert "2.471e-04" in answer.answer
+    assert "9.882e-04" in answer.answer
+    assert "8,000" in answer.answer
+    assert "falls" not in answer.answer
+
+
+def test_rates_that_do_not_follow_the_formula_are_noticed(run):
+    records = [train_record(step, learning_rate=1e-4) for step in range(100, 2_001, 100)]
+    answer = answer_learning_rate(findings_of(write_own_run(run.path, records)))
+    assert "differ from the formula" in text_of(answer)
+    assert answer.confidence <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"schedule": "fixed", "learning_rate": 1e-3, "warmup_steps": 0}, ["1.000e-03", "stays"]),
+        (
+            {"schedule": "cosine", "learning_rate": 1e-3, "warmup_steps": 100, "minimum_learning_rate": 1e-5},
+            ["100 steps of warm-up", "cosine", "1e-05"],
+        ),
+        ({"maximum_learning_rate": 5e-4}, ["never above 0.0005", "5.000e-04"]),
+    ],
+)
+def test_other_schedules_are_told_with_their_numbers(run, settings, words):
+    write_own_run(run.path, [evaluation_record(NUM_STEPS)], training=settings)
+    said = text_of(answer_learning_rate(findings_of(run)))
+    for each in words:
+        assert each in said
+
+
+def test_rates_without_a_formula_are_described_as_recorded(run):
+    records = [{"kind": "train", "step": step, "learning_rate": 1e-3 * 100 / step} for step in range(100, 1_000, 100)]
+    answer = answer_learning_rate(findings_of(write_records(run, records)))
+    assert "1.000e-03 at step 100" in answer.answer
+    assert "The formula of its schedule." in answer.missing
+
+
+def test_the_training_set_in_bytes_and_lines(own):
+    answer = answer_training_set(own)
+    for words in ("1.3 GB", "4,524,868", "596.0 MB", "687.0 MB"):
+        assert words in answer.answer
+    said = text_of(answer)
+    for words in ("37,234", "32,768", "length_words", "37,000", "605.0 MB"):
+        assert words in said
+
+
+def test_the_training_set_of_a_log_by_its_files(tmp_path, foreign_run):
+    (tmp_path / "train.en").write_bytes(b"x" * 2_000_000)
+    imported = json.loads(foreign_run.imported.read_text())
+    imported["facts"]["training_files"] = {"source": str(tmp_path / "train.en"), "target": "/gone"}
+    run = write_records(RunFolder(tmp_path / "run"), [train_record(100)])
+    run.imported.write_text(json.dumps(imported))
+    assert "2.0 MB" in answer_training_set(findings_of(run)).answer
+
+
+def test_the_files_of_a_checkpoint_and_what_each_is_for(own):
+    answer = answer_checkpoint_files(own)
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"):
+        assert name in answer.answer
+    (table,) = answer.tables
+    assert all(purpose for _, purpose, _ in table.rows)
+    sizes = {name: size for name, _, size in table.rows}
+    assert sizes["model.safetensors"] == "243.5 MB"
+    assert "step-00005000" in table.title
+
+
+def test_bytes_for_each_parameter(own):
+    answer = answer_checkpoint_size(own)
+    assert "730.6 MB" in answer.answer
+    assert f"12.0 bytes for each of {NUM_PARAMETERS:,} parameters" in answer.answer
+    assert "1.5 GB in all" in text_of(answer)
+
+
+def test_checkpoints_that_are_gone_are_known_by_their_records(run):
+    findings = findings_of(write_records(write_config(run), own_records(2_500)))
+    assert "730.6 MB" in answer_checkpoint_size(findings).answer
+    assert answer_checkpoint_files(findings).confidence == 0
+
+
+def test_checkpoints_of_openseq2seq_by_its_rule(foreign_run):
+    findings = findings_of(foreign_run)
+    assert "852.3 MB" in answer_checkpoint_size(findings).answer
+    assert "14 bytes" in answer_checkpoint_size(findings).answer
+    files = answer_checkpoint_files(findings)
+    for ending in (".data-00000-of-00001", ".index", ".meta"):
+        assert ending in files.answer
+
+
+def test_step_times_and_the_one_that_stands_out(own):
+    answer = answer_steps(own)
+    assert "2.04 s on average" in answer.answer
+    assert own.step_times.median == pytest.approx(2.0, abs=0.01)
+    assert explain_outliers(own) == {"with an evaluation": 1}
+    (table,) = answer.tables
+    assert table.rows[0][0] == f"{SLOW_STEP:,}"
+    assert table.rows[0][2] == "3.00 ×"
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        ({"kind": "checkpoint", "step": 1_500}, "with a checkpoint"),
+        ({"kind": "restart", "step": 1_500}, "with a restart"),
+        ({"kind": "evaluation", "step": 1_500}, "with an evaluation"),
+        ({"kind": "prediction", "step": 1_500}, "without a known cause"),
+    ],
+)
+def test_slow_intervals_are_explained_by_what_happened_then(run, event, cause):
+    records = [train_record(step, seconds_per_step=9.0 if step == 1_600 else 2.0) for step in range(100, 3_001, 100)]
+    records.insert(15, event)
+    assert explain_outliers(findings_of(write_records(run, records))) == {cause: 1}
+
+
+def test_a_slow_beginning_is_called_so(run):
+    records = [train_record(step, seconds_per_step=9.0 if step == 100 else 2.0) for step in range(100, 3_001, 100)]
+    assert explain_outliers(findings_of(write_records(run, records))) == {"at the start": 1}
+
+
+def test_a_drift_is_noticed(run):
+    records = [train_record(step, seconds_per_step=2.0 + step / 2_000) for step in range(100, 2_001, 100)]
+    said = text_of(answer_steps(findings_of(write_records(run, records))))
+    assert "worth a look" in said
+    assert "no drift" not in said
+
+
+def test_bytes_of_a_step_against_theory(own):
+    answer = answer_traffic(own)
+    assert "100% of theory" in answer.answer
+    said = text_of(answer)
+    assert "365.3 MB" in said
+    assert "1,461 Mbit/s" in said
+    (chart,) = answer.charts
+    assert {series.look for series in chart.series} == {"points", "dashed"}
+
+
+def test_one_worker_has_no_traffic(run):
+    records = [train_record(step, work_seconds_by_rank=[1.0], traffic=None) for step in (100, 200)]
+    answer = answer_traffic(findings_of(write_records(run, records)))
+    assert "one worker" in answer.answer
+    assert answer.confidence == 1
+
+
+def test_traffic_of_a_log_by_theory(foreign_run):
+    answer = answer_traffic(findings_of(foreign_run))
+    assert "365.3 MB" in answer.answer
+    assert answer.missing
+
+
+def test_a_price_that_is_given_holds_for_the_whole_run(run):
+    write_own_run(run.path)
+    given = findings_of(run, price_per_hour=100.0)
+    assert given.cost == pytest.approx(100.0 * given.wall_seconds / 3600)
+    assert findings_of(run, price_per_hour=0.0).cost == 0
+
+
+def test_a_chart_without_measured_traffic_accuses_no_network(foreign_run):
+    (chart,) = answer_traffic(findings_of(foreign_run, link="1000Mbit")).charts
+    bytes_line, step_line = chart.series
+    assert len(set(step_line.y)) == 1
+    assert bytes_line.y[0] > bytes_line.y[-1]
+    assert [mark.x for mark in chart.marks] == [125.0]
