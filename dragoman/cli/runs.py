@@ -14,7 +14,7 @@ from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder, open_run
 
 if TYPE_CHECKING:
-    from dragoman.run.following import Observation
+    from dragoman.run.status import Observation
 
 NUM_FIRST_LINES = 10
 NUM_LINES_BELOW_VIEW = 3
@@ -40,8 +40,7 @@ def status(
     ] = None,
 ) -> None:
     """Tell how a run is: its state, how far, how good, how fast, and its last checkpoint."""
-    from dragoman.run.following import observe_run
-    from dragoman.run.status import PUBLIC_STATES
+    from dragoman.run.status import PUBLIC_STATES, observe_run
     from dragoman.run.summary import run_figures, status_lines
 
     if expect is not None and expect not in PUBLIC_STATES:
@@ -109,8 +108,7 @@ def stop(
     json: Json = False,
 ) -> None:
     """Ask a run to stop after this step and save, and wait until it has."""
-    from dragoman.run.following import observe_run
-    from dragoman.run.status import request_stop
+    from dragoman.run.status import observe_run, request_stop
     from dragoman.run.summary import run_figures
 
     folder = open_run(run)
@@ -137,13 +135,13 @@ def _watch_records(run: RunFolder) -> "Observation":
     """Prints records as they come; returns how the run ended."""
     import json
 
-    from dragoman.run.following import LineFollower
-    from dragoman.run.summary import parse_record
+    from dragoman.run.line_follower import LineFollower
+    from dragoman.run.records import parse_object
 
     with LineFollower(run.metrics) as metrics:
 
         def show(_: "Observation") -> None:
-            for record in filter(None, map(parse_record, metrics.read_lines())):
+            for record in filter(None, map(parse_object, metrics.read_lines())):
                 say(json.dumps(record, separators=(",", ":")))
 
         return _look_until_end(run, show)
@@ -151,7 +149,7 @@ def _watch_records(run: RunFolder) -> "Observation":
 
 def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
     """Prints lines as they come; returns how the run ended."""
-    from dragoman.run.following import LineFollower
+    from dragoman.run.line_follower import LineFollower
 
     with LineFollower(run.log, num_lines) as log:
 
@@ -182,7 +180,8 @@ def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
 def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
     """Prints lines as they come, above the bar that training shows too; returns how the run ended."""
     from dragoman.monitoring.console import RunConsole
-    from dragoman.run.following import LineFollower, planned_training
+    from dragoman.run.line_follower import LineFollower
+    from dragoman.run.status import planned_training
     from dragoman.run.summary import NUM_RECENT_RECORDS, LastRecords, last_records, progress_figures
 
     last: LastRecords = {}
@@ -212,7 +211,7 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
 
 def _look_until_end(run: RunFolder, show: "Callable[[Observation], None]") -> "Observation":
     """Shows what is new and tells of unusual states, again and again until the run has ended."""
-    from dragoman.run.following import observe_until_end
+    from dragoman.run.status import observe_until_end
     from dragoman.run.summary import as_sentence, describe_observation
 
     before = "running"
@@ -227,8 +226,7 @@ def _look_until_end(run: RunFolder, show: "Callable[[Observation], None]") -> "O
 
 def _wait_for_end(run: RunFolder, timeout_seconds: float) -> "Observation":
     """Waits until a run that was asked to stop has ended; a UserError if that takes too long."""
-    from dragoman.run.following import observe_until_end
-    from dragoman.run.status import clear_stop_request
+    from dragoman.run.status import clear_stop_request, observe_until_end
     from dragoman.run.summary import command_for
 
     look_again = f"To see how far it is: {command_for('status', run.path)}"

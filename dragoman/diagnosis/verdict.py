@@ -9,9 +9,9 @@ import numpy as np
 from dragoman.diagnosis.step_model import COMPUTING, PARTS, Losses, StepView, find_losses
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, describe_parts, format_step
 from dragoman.run.folder import RunFolder
-from dragoman.run.following import LineFollower
-from dragoman.run.status import number_or_none
-from dragoman.run.summary import Record, parse_record, read_records
+from dragoman.run.line_follower import LineFollower
+from dragoman.run.records import Record, TrainRecord, parse_records
+from dragoman.run.summary import read_records
 from dragoman.run.units import format_rate
 
 FEWEST_INTERVALS = 3
@@ -52,16 +52,16 @@ class Verdict:
 
 
 def judge_run(run: RunFolder, num_records: int | None = None) -> Verdict:
-    """One verdict on a run, finished or not; with a number, on its last records only."""
+    """Judges a run, finished or not; with a number, by its last records only."""
     if num_records is None:
         return judge_records(read_records(run))
     with LineFollower(run.metrics, num_records) as metrics:
-        return judge_records([record for record in map(parse_record, metrics.read_lines()) if record is not None])
+        return judge_records(list(parse_records(metrics.read_lines())))
 
 
 def judge_records(records: Sequence[Record]) -> Verdict:
-    """One verdict from the records of metrics.jsonl."""
-    intervals = [each for each in map(_interval, records) if each is not None]
+    """Judges a run by the records of its metrics.jsonl."""
+    intervals = [record for record in records if isinstance(record, TrainRecord) and _has_parts(record)]
     if len(intervals) > FEWEST_INTERVALS:
         intervals = intervals[1:]
     if not intervals:
@@ -82,50 +82,40 @@ def judge_records(records: Sequence[Record]) -> Verdict:
     )
 
 
-def _interval(record: Record) -> Record | None:
-    """A record of training that says where its time went, checked: the folder may be a stranger's."""
-    parts = record.get("attribution")
-    if record.get("kind") != "train" or not isinstance(parts, dict):
-        return None
-    numbers = {name: number_or_none(parts.get(name, 0.0)) for name in PARTS}
-    known = [number for number in numbers.values() if number is not None and number >= 0]
-    if len(known) < len(PARTS) or sum(known) < SHORTEST_STEP:
-        return None
-    return record | {"attribution": numbers}
+def _has_parts(record: TrainRecord) -> bool:
+    """Whether the record says where its time went."""
+    return sum((record.attribution or {}).get(name, 0.0) for name in PARTS) >= SHORTEST_STEP
 
 
-def _typical_step(intervals: Sequence[Record]) -> StepView:
-    """The mean over all intervals; each has as many steps as another, the last apart."""
-    parts = {name: _mean([each["attribution"][name] for each in intervals]) for name in PARTS}
-    num_ranks = max((len(_numbers(each.get("work_seconds_by_rank"))) for each in intervals), default=0)
-    rows = [row for each in intervals if len(row := _numbers(each.get("work_seconds_by_rank"))) == num_ranks]
-    work = np.mean(rows, axis=0).tolist() if num_ranks else []
-    fixed = [number for each in intervals if (number := number_or_none(each.get("fixed_share"))) is not None]
+def _typical_step(intervals: Sequence[TrainRecord]) -> StepView:
+    """Mean over all intervals; each has as many steps as another, except the last."""
+    parts = {name: _mean([(each.attribution or {}).get(name, 0.0) for each in intervals]) for name in PARTS}
+    rows = [each.work_seconds_by_rank or [] for each in intervals]
+    num_ranks = max(map(len, rows), default=0)
+    work = np.mean([row for row in rows if len(row) == num_ranks], axis=0).tolist() if num_ranks else []
+    fixed = [each.fixed_share for each in intervals if each.fixed_share is not None]
     return StepView(parts, _slowest(intervals, work), work, min(1.0, max(0.0, _mean(fixed[-1:]))))
 
 
-def _slowest(intervals: Sequence[Record], work: Sequence[float]) -> dict[str, float] | None:
-    """The mean parts of the rank that was slowest over the whole run, from the intervals in which it was."""
+def _slowest(intervals: Sequence[TrainRecord], work: Sequence[float]) -> dict[str, float] | None:
+    """Mean parts of the rank that was slowest over the whole run, from the intervals in which it was."""
     if not work:
         return None
     rank = int(np.argmax(work))
-    found = [each["slowest"] for each in intervals if isinstance(each.get("slowest"), dict)]
-    tables = [
-        each["attribution"] for each in found if each.get("rank") == rank and isinstance(each.get("attribution"), dict)
-    ]
+    tables = [each.slowest.attribution for each in intervals if each.slowest and each.slowest.rank == rank]
     names = {name for table in tables for name in table}
-    return {name: _mean(_numbers([table.get(name, 0.0) for table in tables])) for name in names} or None
+    return {name: _mean([table.get(name, 0.0) for table in tables]) for name in names} or None
 
 
-def _confidence(losses: Losses, intervals: Sequence[Record]) -> float:
+def _confidence(losses: Losses, intervals: Sequence[TrainRecord]) -> float:
     """High where the cause is far ahead of others, and many steps say so."""
     clearness = min(1.0, max(0.0, losses.margin) / FULL_CONFIDENCE_MARGIN)
-    steps = [number for each in intervals if (number := number_or_none(each.get("step"))) is not None]
-    num_steps = max(steps, default=0) - min(steps, default=0)
+    steps = [each.step for each in intervals]
+    num_steps = max(steps) - min(steps)
     return round((0.5 + 0.45 * clearness) * (0.7 + 0.3 * min(1.0, num_steps / SURE_STEPS)), 2)
 
 
-def _why(losses: Losses, step: StepView, intervals: Sequence[Record]) -> str:
+def _why(losses: Losses, step: StepView, intervals: Sequence[TrainRecord]) -> str:
     """The verdict in one sentence."""
     share = losses.share(losses.bottleneck)
     verdict = f"The run is {BOTTLENECK_WORDS[losses.bottleneck]}"
@@ -153,29 +143,28 @@ _OVERHEAD_WORDS = {
 }
 
 
-def _name_straggler(losses: Losses, step: StepView, intervals: Sequence[Record], share: float) -> str:
+def _name_straggler(losses: Losses, step: StepView, intervals: Sequence[TrainRecord], share: float) -> str:
     if losses.excess_of_slowest <= step.parts["straggler"]:
-        return f"{share:.0%} of its time ranks waited for each other, now for this one, now for that one."
+        return (
+            f"{share:.0%} of its time ranks waited for each other. No single rank is to blame: different ranks were "
+            "slow at different times."
+        )
     rank = int(np.argmax(step.work_by_rank))
-    host = next((each["slowest"].get("host") for each in reversed(intervals) if _is_slowest(each, rank)), None)
-    where = f" on {host}" if isinstance(host, str) and host else ""
+    found = (each.slowest for each in reversed(intervals))
+    host = next((slowest.host for slowest in found if slowest and slowest.rank == rank), "")
+    where = f" on {host}" if host else ""
     return (
         f"rank {rank}{where} takes {format_step(losses.excess_of_slowest)} a step longer than the others ({share:.0%})."
     )
 
 
-def _is_slowest(record: Record, rank: int) -> bool:
-    return isinstance(record.get("slowest"), dict) and record["slowest"].get("rank") == rank
-
-
-def _evidence(losses: Losses, step: StepView, intervals: Sequence[Record], correlation: float | None) -> list[str]:
+def _evidence(losses: Losses, step: StepView, intervals: Sequence[TrainRecord], correlation: float | None) -> list[str]:
     sentences = [f"A step took {format_step(step.seconds)} in all: {describe_parts(step.parts)}."]
-    rates = [_traffic(each) for each in intervals]
-    known = [rate for rate in rates if rate is not None]
-    if known:
-        names = (each["traffic"].get("interface") for each in intervals if _traffic(each) is not None)
-        interface = next((name for name in names if isinstance(name, str)), "The busiest interface")
-        sentences.append(f"{interface} carried {format_rate(_mean(known))} in the busier direction, in the mean.")
+    traffic = [each.traffic for each in intervals if each.traffic and each.traffic.busier_direction is not None]
+    if traffic:
+        interface = next((each.interface for each in traffic if each.interface), "The busiest interface")
+        rate = _mean([each.busier_direction or 0.0 for each in traffic])
+        sentences.append(f"{interface} carried {format_rate(rate)} on average in the busier direction.")
     if correlation is not None:
         sentences.append(f"Traffic and seconds per step go together with a correlation of {correlation:+.2f}.")
     if len(step.work_by_rank) > 1:
@@ -186,26 +175,25 @@ def _evidence(losses: Losses, step: StepView, intervals: Sequence[Record], corre
     return sentences
 
 
-def _misleading_signs(losses: Losses, step: StepView, intervals: Sequence[Record]) -> list[str]:
+def _misleading_signs(losses: Losses, step: StepView, intervals: Sequence[TrainRecord]) -> list[str]:
     waiting = step.parts["exposed_communication"] + step.parts["straggler"]
     share = waiting / step.seconds
     if losses.bottleneck not in ("network", "straggler"):
         return []
     signs = []
     for kind, name in (("gpu", "GPU"), ("cpu", "CPU")):
-        values = [each["utilisation"].get(kind) for each in intervals if isinstance(each.get("utilisation"), dict)]
-        numbers = _numbers(values)
-        if numbers and _mean(numbers) >= BUSY_SHARE:
+        busy = [number for each in intervals if (number := getattr(each.utilisation, kind, None)) is not None]
+        if busy and _mean(busy) >= BUSY_SHARE:
             signs.append(
-                f"{name} utilisation was {_mean(numbers):.0%}, but {share:.0%} of each step was spent waiting inside "
+                f"{name} utilisation was {_mean(busy):.0%}, but {share:.0%} of each step was spent waiting inside "
                 "communication: a kernel or thread that waits for the network counts as busy."
             )
     return signs
 
 
-def _network_correlation(intervals: Sequence[Record]) -> float | None:
+def _network_correlation(intervals: Sequence[TrainRecord]) -> float | None:
     """Between traffic and seconds per step; None where there are too few figures, or one of them never changes."""
-    pairs = [(_traffic(each), number_or_none(each.get("seconds_per_step"))) for each in intervals]
+    pairs = [(each.traffic and each.traffic.busier_direction, each.seconds_per_step) for each in intervals]
     known = [(rate, seconds) for rate, seconds in pairs if rate is not None and seconds is not None]
     if len(known) < FEWEST_INTERVALS:
         return None
@@ -215,20 +203,6 @@ def _network_correlation(intervals: Sequence[Record]) -> float | None:
     with np.errstate(invalid="ignore", divide="ignore"):
         found = float(np.corrcoef(traffic, seconds)[0, 1])
     return found if np.isfinite(found) else None
-
-
-def _traffic(record: Record) -> float | None:
-    """Bytes per second in the busier direction."""
-    traffic = record.get("traffic")
-    if not isinstance(traffic, dict):
-        return None
-    rates = _numbers([traffic.get("sent_bytes_per_second"), traffic.get("received_bytes_per_second")])
-    return max(rates, default=None)
-
-
-def _numbers(values: Any) -> list[float]:
-    found = map(number_or_none, values if isinstance(values, list) else [])
-    return [number for number in found if number is not None]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,144 +1,99 @@
-"""How a run and everybody else talk, through two files: status.json says how it is, stop.request asks it to stop.
+"""The state of a run, exchanged through two files: status.json reports it, stop.request asks the run to stop.
 
 Any machine that sees the run folder can read the one and write the other; there is no server. The launcher rewrites
-status.json every two seconds as long as it lives, so a run that died without a word is found out.
+status.json every two seconds while it is alive, so that a launcher that died silently is noticed.
 """
 
 import errno
 import json
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json, write_text
-from dragoman.run.folder import RunFolder
+from dragoman.run.folder import RunFolder, is_held, open_run
+from dragoman.run.records import Count, Seconds, Text, number_or_none
 
 HEARTBEAT_SECONDS = 2.0
 LOST_SECONDS = 20.0
-"""A launcher that was silent for so long is taken for dead."""
+"""A launcher that has been silent for longer is taken for dead."""
+POLL_SECONDS = 0.5
 
 ALIVE_STATES = ("starting", "running", "restarting", "waiting")
-"""What a launcher that lives may say of its run; it waits for hosts."""
+"""States of a run whose launcher is alive; "waiting" is for hosts."""
 ENDED_STATES = ("finished", "stopped", "failed")
 PUBLIC_STATES = ("unstarted", *ALIVE_STATES, *ENDED_STATES, "lost")
-"""All states a person may be told: "lost" is a run that says it lives but is silent."""
-
-_LARGEST_NUMBER = 2**53
-"""No step, process or second has a larger one; those of strangers might not even fit into a float."""
+"""All states shown to people; "lost" is a run whose launcher fell silent."""
+State = Literal["starting", "running", "restarting", "waiting", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class HostStatus:
     """One machine of a run."""
 
-    name: str
-    workers: int
+    name: Text
+    workers: Count
     state: Literal["working", "lost"] = "working"
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What status.json holds."""
+    """Content of status.json."""
 
-    state: str
-    time: float
+    state: State
+    time: Seconds
     """When this was written, in seconds since 1970 by the launcher's clock."""
-    host: str
-    pid: int
-    started: float
-    """When the launcher began."""
-    step: int
-    num_steps: int
-    """After so many the run is finished."""
-    num_workers: int
+    host: Text
+    pid: Count
+    started: Seconds
+    """When the launcher started."""
+    step: Count
+    num_steps: Count
+    """Steps after which the run is finished."""
+    num_workers: Count
     hosts: tuple[HostStatus, ...] = ()
-    """Empty: the launcher's machine alone."""
-    num_restarts: int = 0
-    last_restart_cause: str | None = None
-    message: str | None = None
-    """Why it failed, or what it waits for."""
-    reason: str | None = None
+    """Empty where the launcher's machine trains alone."""
+    num_restarts: Count = 0
+    last_restart_cause: Text | None = None
+    message: Text | None = None
+    """Why the run failed, or what it waits for."""
+    reason: Text | None = None
     """Why it ended: "steps", "time", "cost", "signal" or "request"."""
 
     @classmethod
     def starting(cls, num_steps: int, num_workers: int, hosts: Sequence[HostStatus] = ()) -> Self:
-        """The first status of a run that this process launches."""
+        """Builds the first status of a run that this process launches."""
         now = time.time()
         host, pid = socket.gethostname(), os.getpid()
         return cls("starting", now, host, pid, now, 0, num_steps, num_workers, tuple(hosts))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain JSON values."""
         return asdict(self) | {"hosts": [asdict(host) for host in self.hosts]}
 
     @classmethod
     def from_json(cls, values: Any, where: str = "status.json") -> Self:
-        """The status `to_json` gave, whatever else is there; anything else is a UserError."""
+        """Builds a status from JSON values and ignores unknown keys; a UserError names the first wrong key."""
         if not isinstance(values, dict):
             raise UserError(f"{where} is not the status of a run: it holds no JSON object.")
-        wrong = next((name for name, is_valid in _CHECKS.items() if not is_valid(values.get(name))), None)
-        if wrong is not None:
-            raise UserError(f'{where} is not the status of a run: its "{wrong}" is missing or wrong.')
-        hosts = tuple(HostStatus(host["name"], host["workers"], host["state"]) for host in values["hosts"])
-        checked: dict[str, Any] = {name: values.get(name) for name in _CHECKS}
-        return cls(**checked | {"hosts": hosts})
-
-
-def _is_text(value: Any) -> bool:
-    # Half a surrogate pair, which JSON can write, could not be printed.
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or _is_text(value)
-
-
-def number_or_none(value: Any) -> float | None:
-    """A value that somebody wrote, if it is a number one can reckon with."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and abs(value) <= _LARGEST_NUMBER else None
-
-
-def _is_seconds(value: Any) -> bool:
-    number = number_or_none(value)
-    return number is not None and number >= 0
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and _is_seconds(value)
-
-
-def _is_host(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _is_text(value.get("name"))
-        and _is_count(value.get("workers"))
-        and value.get("state") in ("working", "lost")
-    )
-
-
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "state": lambda value: value in ALIVE_STATES + ENDED_STATES,
-    "time": _is_seconds,
-    "host": _is_text,
-    "pid": _is_count,
-    "started": _is_seconds,
-    "step": _is_count,
-    "num_steps": _is_count,
-    "num_workers": _is_count,
-    "hosts": lambda value: isinstance(value, list) and all(map(_is_host, value)),
-    "num_restarts": _is_count,
-    "last_restart_cause": _is_text_or_none,
-    "message": _is_text_or_none,
-    "reason": _is_text_or_none,
-}
+        try:
+            return TypeAdapter(cls).validate_python({"hosts": None, "num_restarts": None} | values)
+        except ValidationError as error:
+            key = error.errors(include_url=False, include_context=False)[0]["loc"][0]
+            raise UserError(f'{where} is not the status of a run: its "{key}" is missing or wrong.') from None
 
 
 class StatusFile:
@@ -215,7 +170,7 @@ def read_status_with_time(run: RunFolder) -> tuple[RunStatus, float] | None:
                 raise
             # On NFS the file was replaced between our opening and reading it.
             content, modified = _content_and_time(run.status)
-        return RunStatus.from_json(json.loads(content), str(run.status)), modified
+        return RunStatus.from_json(from_json(content), str(run.status)), modified
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -251,3 +206,92 @@ def clear_stop_request(run: RunFolder) -> None:
     """Takes the request back, or notes that it was met; no error if there is none."""
     with suppress(OSError):
         run.stop_request.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """How a run looks from here, now."""
+
+    state: str
+    """One of PUBLIC_STATES."""
+    status: RunStatus | None = None
+    """None for a run that never wrote one."""
+    seconds_silent: float = 0.0
+    """Since the last heartbeat of a run that says it lives."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether somebody works on it."""
+        return self.state in ALIVE_STATES
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be expected."""
+        return self.state in ENDED_STATES or self.state == "lost"
+
+
+def observe_run(run: RunFolder) -> Observation:
+    """How the run is, by its files; a status.json of somebody else is a UserError."""
+    found = read_status_with_time(run)
+    if found is None:
+        return Observation(_state_without_status(run))
+    status, modified = found
+    if status.state not in ALIVE_STATES:
+        return Observation(status.state, status)
+    seconds_silent = _seconds_since(modified, run.path)
+    return Observation(describe_state(status, status.time + seconds_silent), status, seconds_silent)
+
+
+def observe_until_end(run: RunFolder, timeout_seconds: float = math.inf) -> Iterator[Observation]:
+    """How the run is, twice a second, until it has ended or the time is over; the last one tells which."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        observation = observe_run(open_run(run.path))  # opened anew, because the folder may have been removed
+        yield observation
+        seconds_left = deadline - time.monotonic()
+        if observation.has_ended or seconds_left <= 0:
+            return
+        time.sleep(min(POLL_SECONDS, seconds_left))
+
+
+def _seconds_since(modified: float, folder: Path) -> float:
+    """How long ago a file of the folder was written."""
+    seconds = time.time() - modified
+    if not 0 <= seconds <= LOST_SECONDS:
+        # Too long ago, or not yet: perhaps only by our clock, which need not be the one that dates the files.
+        seconds = _file_system_time(folder) - modified
+    return max(0.0, seconds)
+
+
+def _file_system_time(folder: Path) -> float:
+    """What time it is where files of this folder are dated; our own time if we may not write there."""
+    try:
+        with NamedTemporaryFile(prefix=".clock.", dir=folder) as file:
+            file.write(b"\n")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
+
+
+def _state_without_status(run: RunFolder) -> str:
+    """The state of a run that keeps no status.json: by what it left, and whether a process here holds it."""
+    if is_held(run):
+        return "running"
+    if not (run.exists and run.metrics.exists()):
+        return "unstarted"
+    last_step = max(run.checkpoint_steps(), default=-1)
+    return "finished" if last_step >= planned_training(run).get("max_steps", math.inf) else "stopped"
+
+
+def planned_training(run: RunFolder) -> dict[str, float]:
+    """The numbers of [training] in config.toml, where every default is spelled out; empty if it cannot be read.
+
+    Not by `load_settings`: to check all settings takes longer than all else that looking at a run does.
+    """
+    try:
+        table: Any = tomllib.loads(run.config.read_text(encoding="utf-8")).get("training")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    values = table if isinstance(table, dict) else {}
+    return {key: number for key, value in values.items() if (number := number_or_none(value)) is not None}

@@ -1,6 +1,5 @@
 """A run in figures and lines, from its files alone: what `dragoman status` prints, and `--json` after training."""
 
-import json
 import shlex
 import time
 from collections.abc import Iterable
@@ -13,31 +12,27 @@ from typing import Any
 from dragoman.run.checkpoints import MANIFEST_FILE
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.run.following import LineFollower, Observation, planned_training
+from dragoman.run.line_follower import LineFollower
 from dragoman.run.processes import own_command
-from dragoman.run.status import number_or_none
+from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
+from dragoman.run.status import Observation, planned_training
 
-Record = dict[str, Any]
 LastRecords = dict[str, Record]
 """The last record of each kind."""
 NUM_RECENT_RECORDS = 50_000
-"""Read to tell how a run is: more than lie between two evaluations, and a fifth of a second of work."""
+"""Records read for `dragoman status`: more than lie between two evaluations, and a fifth of a second of work."""
 LONGEST_SECONDS = 10**10
-"""Nobody waits for three centuries: a longer time left is not known."""
-
-
-def parse_record(line: str) -> Record | None:
-    """One line of metrics.jsonl; None for one that was cut off by a kill."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+"""A longer remaining time is shown as unknown."""
+USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
+"""Why a run stopped by itself, by the reason in status.json."""
+BYTES_PER_MB = 10**6
+MAX_SECONDS = 10**13
+"""Longest time that a timedelta can hold, roughly; files may hold any number."""
 
 
 def read_records(run: RunFolder) -> list[Record]:
-    """All records of metrics.jsonl; a line cut off by a kill is passed over."""
-    return [record for line in _read_lines(run) if (record := parse_record(line)) is not None]
+    """Reads all records of metrics.jsonl; a line cut off by a kill is skipped."""
+    return list(parse_records(_read_lines(run)))
 
 
 def _read_lines(run: RunFolder) -> list[str]:
@@ -48,36 +43,38 @@ def _read_lines(run: RunFolder) -> list[str]:
 
 
 def last_records(lines: Iterable[str]) -> LastRecords:
-    """The last record of each kind among lines of metrics.jsonl."""
+    """Finds the last record of each kind among lines of metrics.jsonl."""
     last: LastRecords = {}
     known: list[str] = []
     for line in reversed(list(lines)):
-        # Most lines are of a kind that is known by then; to parse all would take far longer.
+        # Most lines are of a kind already found; parsing all of them would take far longer.
         if any(mark in line for mark in known):
             continue
-        record = parse_record(line)
-        kind = record.get("kind") if record else None
-        if record and isinstance(kind, str) and kind not in last:
-            last[kind] = record
-            known.append(f'"kind": "{kind}", "step"')
+        try:
+            record = parse_record(line)
+        except RefusedLineError:
+            continue
+        if record and record.kind not in last:
+            last[record.kind] = record
+            known.append(f'"kind": "{record.kind}", "step"')
     return last
 
 
 def summarise_run(run: RunFolder) -> dict[str, Any]:
-    """The last record of each kind, and where the weights are."""
+    """Returns the last record of each kind, and where the weights are."""
     last = last_records(_read_lines(run))
     links = {name: run.checkpoints / name for name in ("latest", "best")}
     return {
         "run": str(run.path),
-        "step": last["checkpoint"]["step"] if "checkpoint" in last else None,
-        "train": last.get("train"),
-        "evaluation": last.get("evaluation"),
+        "step": last["checkpoint"].step if "checkpoint" in last else None,
+        "train": last["train"].values() if "train" in last else None,
+        "evaluation": last["evaluation"].values() if "evaluation" in last else None,
         "checkpoints": {name: str(link.resolve()) for name, link in links.items() if link.exists()},
     }
 
 
 def run_figures(run: RunFolder, observation: Observation) -> dict[str, Any]:
-    """Everything `dragoman status` knows of a run; what is not known is None."""
+    """Returns everything `dragoman status` shows; what is not known is None."""
     status = observation.status
     with LineFollower(run.metrics, NUM_RECENT_RECORDS) as metrics:
         last = last_records(metrics.read_lines())
@@ -97,33 +94,33 @@ def run_figures(run: RunFolder, observation: Observation) -> dict[str, Any]:
 
 
 def progress_figures(run: RunFolder, observation: Observation, last: LastRecords) -> dict[str, Any]:
-    """How far a run is, how good and how fast."""
+    """Returns progress, quality and speed of a run."""
     plan, status = planned_training(run), observation.status
-    train = last.get("train", {})
+    train, evaluation = last.get("train"), last.get("evaluation")
+    train = train if isinstance(train, TrainRecord) else TrainRecord(kind="train", step=0)
     figures: dict[str, Any] = {
         "step": _newest_step(observation, last),
         "max_steps": status.num_steps if status else plan.get("max_steps"),
-        "loss": number_or_none(train.get("loss")),
-        "bleu": number_or_none(last.get("evaluation", {}).get("bleu")),
-        "seconds_per_step": number_or_none(train.get("seconds_per_step")),
-        "target_tokens_per_second": number_or_none(train.get("target_tokens_per_second")),
+        "loss": train.loss,
+        "bleu": evaluation.bleu if isinstance(evaluation, EvaluationRecord) else None,
+        "seconds_per_step": train.seconds_per_step,
+        "target_tokens_per_second": train.target_tokens_per_second,
     }
-    training_seconds = number_or_none(train.get("training_seconds")) or 0.0
-    seconds_left = _seconds_left(figures, training_seconds, plan) if observation.is_alive else None
-    return figures | {"seconds_left": seconds_left, "cost": number_or_none(train.get("cost"))}
+    seconds_left = _seconds_left(figures, train.training_seconds or 0.0, plan) if observation.is_alive else None
+    return figures | {"seconds_left": seconds_left, "cost": train.cost}
 
 
-def _newest_step(observation: Observation, last: LastRecords) -> float | None:
-    """The step the run has reached, by the launcher or the newest record, whichever knows more."""
+def _newest_step(observation: Observation, last: LastRecords) -> int | None:
+    """The step the run has reached, by the launcher or by the newest record, whichever is later."""
     steps = [observation.status.step] if observation.status else []
-    # By time, not by step: a run that went back to a checkpoint has older records of later steps.
-    newest = max(last.values(), key=lambda record: number_or_none(record.get("time")) or 0.0, default={})
-    step = number_or_none(newest.get("step"))
-    return max([*steps, *([] if step is None else [step])], default=None)
+    if last:
+        # Newest by time: a run that went back to a checkpoint has older records of later steps.
+        steps.append(max(last.values(), key=lambda record: record.time or 0.0).step)
+    return max(steps, default=None)
 
 
 def _seconds_left(figures: dict[str, Any], training_seconds: float, plan: dict[str, float]) -> float | None:
-    """Until the first of the budgets is used up: steps, hours, money."""
+    """Seconds until the first budget is used up: steps, hours or money."""
     step, max_steps, seconds_per_step = (figures[key] for key in ("step", "max_steps", "seconds_per_step"))
     if step is None or max_steps is None or seconds_per_step is None:
         return None
@@ -137,43 +134,36 @@ def _seconds_left(figures: dict[str, Any], training_seconds: float, plan: dict[s
 
 
 def _newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
-    """The newest checkpoint that is still there; its files are not verified, which would take long."""
+    """The newest checkpoint that exists; its files are not verified, which would take long."""
     for step in reversed(run.checkpoint_steps()):
         folder = run.checkpoint(step)
         try:
             num_bytes = sum(file.stat().st_size for file in folder.iterdir())
             seconds_ago = max(0.0, time.time() - (folder / MANIFEST_FILE).stat().st_mtime)
         except OSError:
-            continue  # removed while we look, because a newer one was kept
+            continue  # removed in this moment, because a newer one was kept
         return {"step": step, "path": str(folder), "bytes": num_bytes, "seconds_ago": seconds_ago}
     return None
 
 
-USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
-"""Why runs stop that nobody stopped."""
-BYTES_PER_MB = 10**6
-MAX_SECONDS = 10**13
-"""Files may hold any number; a timedelta cannot be much longer."""
-
-
 def command_for(arguments: str, run: Path) -> str:
-    """A command about a run that can be copied into a shell."""
+    """Returns a command about a run that can be copied into a shell."""
     return f"{own_command()} {arguments} {shlex.quote(str(run))}"
 
 
 def as_sentence(text: str) -> str:
-    """Text with one full stop at its end."""
+    """Returns text with one full stop at its end."""
     return text.rstrip(". \n") + "."
 
 
 def describe_observation(observation: Observation) -> str:
-    """The state of a run, and why it is so where that is known."""
+    """Describes the state of a run, with its cause where that is known."""
     cause = _cause(observation)
     return f"{observation.state}: {cause}" if cause else observation.state
 
 
 def describe_end(run: RunFolder, observation: Observation, step: int | None) -> str:
-    """How a run ended, and how to continue it."""
+    """Describes how a run ended, and how to continue it."""
     where = "" if step is None else f" at step {step:,}"
     cause = _cause(observation)
     resume = command_for("train --resume --run-dir", run.path)
@@ -197,7 +187,7 @@ def _cause(observation: Observation) -> str | None:
     match observation.state:
         case "lost":
             silent = format_seconds(observation.seconds_silent)
-            return f"nothing was heard of process {status.pid} on {status.host} for {silent}"
+            return f"process {status.pid} on {status.host} has been silent for {silent}"
         case "restarting":
             return status.last_restart_cause or status.message
         case "stopped":
@@ -207,7 +197,7 @@ def _cause(observation: Observation) -> str | None:
 
 
 def status_lines(figures: dict[str, Any], observation: Observation) -> list[str]:
-    """The figures of a run, for people; lines about what is not known are left out."""
+    """Formats the figures of a run for people; unknown figures have no line."""
     rows = {
         "State": describe_observation(observation) + _describe_launcher(figures, observation),
         "Step": _describe_step(figures),
@@ -235,7 +225,7 @@ def _describe_step(figures: dict[str, Any]) -> str:
     step, max_steps, seconds_left = figures["step"], figures["max_steps"], figures["seconds_left"]
     if step is None:
         return ""
-    # Rounded down: 100% is for what is complete.
+    # Rounded down: only a complete run shows 100%.
     share = f" of {max_steps:,} ({floor(1000 * step / max_steps) / 10:.1f}%)" if max_steps else ""
     return _join(f"{step:,}{share}", f"{format_seconds(seconds_left)} left" if seconds_left is not None else "")
 
@@ -272,5 +262,5 @@ def _join(*parts: str, between: str = ", ") -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """As hours, minutes and seconds: 1:02:03."""
+    """Formats seconds as hours, minutes and seconds: 1:02:03."""
     return str(timedelta(seconds=round(max(-MAX_SECONDS, min(seconds, MAX_SECONDS)))))

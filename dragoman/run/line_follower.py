@@ -1,0 +1,101 @@
+"""Reading the lines that other processes append to a file."""
+
+import os
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Self
+
+from dragoman.run.errors import UserError
+
+CHUNK_BYTES = 2**16
+
+
+class LineFollower:
+    """The lines of a file that others append to, each when it is complete.
+
+    The file may not be there yet, may be cut short (it is read again from its beginning) or replaced by another one.
+    """
+
+    def __init__(self, path: Path, num_last_lines: int | None = None) -> None:
+        """Begins with the last so many lines that the file has now, or with all."""
+        self._path = path
+        self._file: FileIO | None = None
+        self._identity: os.stat_result | None = None
+        self._begin_again()
+        if num_last_lines is not None and (file := self._open()) is not None:
+            self._follow(file, os.fstat(file.fileno()))
+            self._position = _start_of_last_lines(file, num_last_lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go()
+
+    def read_lines(self) -> Iterator[str]:
+        """The lines completed since the last call, without their ends."""
+        # Opened for each look: over NFS that is when a machine asks whether another one has appended something.
+        newest = self._open()
+        if newest is not None:
+            found = os.fstat(newest.fileno())
+            if self._identity is not None and not os.path.samestat(self._identity, found):
+                yield from self._read_to_end()  # what was still written before another file took its place
+                self._begin_again()
+            elif found.st_size < self._position:
+                self._begin_again()
+            self._follow(newest, found)
+        yield from self._read_to_end()
+
+    def let_go(self) -> None:
+        """Closes the file until the next look: one held open keeps its disk from being mounted again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> FileIO | None:
+        try:
+            return self._path.open("rb", buffering=0)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UserError(f"{self._path} cannot be read: {error.strerror}.") from None
+
+    def _follow(self, file: FileIO, identity: os.stat_result) -> None:
+        """Changes to this file, which is kept open until the next: while it is, no other one can have its inode."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._identity = file, identity
+
+    def _begin_again(self) -> None:
+        self._position, self._rest = 0, b""
+
+    def _read_to_end(self) -> Iterator[str]:
+        while chunk := self._read_chunk():
+            self._position += len(chunk)
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", errors="replace")
+
+    def _read_chunk(self) -> bytes:
+        if self._file is None:
+            return b""
+        try:
+            return os.pread(self._file.fileno(), CHUNK_BYTES, self._position)
+        except OSError:
+            return b""  # over NFS, removed by another machine; the next look finds what took its place
+
+
+def _start_of_last_lines(file: FileIO, num_lines: int) -> int:
+    """Where the last so many complete lines begin, found from the end: logs may be large."""
+    num_ends = 0
+    start = os.fstat(file.fileno()).st_size
+    while start > 0:
+        end, start = start, max(0, start - CHUNK_BYTES)
+        chunk = os.pread(file.fileno(), end - start, start)
+        position = len(chunk)
+        while (position := chunk.rfind(b"\n", 0, position)) >= 0:
+            num_ends += 1
+            if num_ends > num_lines:
+                return start + position + 1
+    return 0

@@ -1,0 +1,399 @@
+"""Types of the records that a run writes and everybody else reads: metrics, machine samples, scores, imported facts.
+
+Each line is parsed once, here: unknown keys are kept, a value of the wrong type refuses the whole line. None means that
+the figure was not written. Readers get numbers they can compute with, so they need no checks of their own.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+LARGEST_NUMBER = 2**53
+"""Larger numbers do not survive the conversion to a float; no step, byte count or time is as large."""
+
+Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+Text = Annotated[str, Field(strict=True)]
+SecondsByPart = dict[str, Seconds]
+"""Seconds per step, by the names of `diagnosis.step_model.PARTS`."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    def values(self) -> dict[str, Any]:
+        """The figures that were written, as JSON values."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+def number_or_none(value: Any) -> float | None:
+    """Returns a JSON value if it is a number one can compute with, otherwise None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= LARGEST_NUMBER else None
+
+
+# metrics.jsonl
+
+
+class Record(_Record):
+    """One line of metrics.jsonl; kinds that are not known here have this type."""
+
+    kind: Text
+    step: Count
+    """Optimizer updates made so far."""
+    time: Number | None = None
+    """Seconds since 1970."""
+
+    def number(self, name: str) -> float | None:
+        """A figure by its name, also one that has no field here; None where it is missing or not a number."""
+        return number_or_none(getattr(self, name, None))
+
+
+class SlowestRank(_Record):
+    """The rank with the most work of its own in an interval of steps."""
+
+    rank: Count
+    host: Text = ""
+    attribution: SecondsByPart = {}
+
+
+class Traffic(_Record):
+    """Network traffic of one machine during an interval."""
+
+    host: Text = ""
+    interface: Text | None = None
+    sent_bytes_per_second: Number | None = None
+    received_bytes_per_second: Number | None = None
+
+    @property
+    def busier_direction(self) -> float | None:
+        """Bytes per second in the direction that carried more."""
+        rates = (self.sent_bytes_per_second, self.received_bytes_per_second)
+        return max((rate for rate in rates if rate is not None), default=None)
+
+
+class Utilisation(_Record):
+    """Busy shares, mean over all machines."""
+
+    cpu: Number | None = None
+    gpu: Number | None = None
+
+
+class TrainRecord(Record):
+    """An interval of training steps."""
+
+    kind: Literal["train"]
+    loss: Number | None = None
+    learning_rate: Number | None = None
+    gradient_norm: Number | None = None
+    loss_scale: Number | None = None
+    skipped_steps: Count | None = None
+    epoch: Number | None = None
+    seconds_per_step: Number | None = None
+    """Without evaluations and checkpoints."""
+    wall_seconds_per_step: Number | None = None
+    steps_per_second: Number | None = None
+    target_tokens_per_second: Number | None = None
+    padding_share: Number | None = None
+    training_seconds: Number | None = None
+    """Since the beginning of the run, over all restarts."""
+    cost: Number | None = None
+    predicted_seconds_per_step: Number | None = None
+    prediction_error: Number | None = None
+    attribution: SecondsByPart | None = None
+    slowest: SlowestRank | None = None
+    work_seconds_by_rank: list[Number] | None = None
+    fixed_share: Number | None = None
+    """Share of forward and backward that does not depend on the number of tokens."""
+    traffic: Traffic | None = None
+    utilisation: Utilisation | None = None
+
+
+class EvaluationRecord(Record):
+    """One evaluation on the dev set."""
+
+    kind: Literal["evaluation"]
+    loss: Number | None = None
+    bleu: Number | None = None
+    """BLEU of real translations, 0 to 100."""
+    teacher_forced_bleu: Number | None = None
+    """Score of predictions that were fed the reference, 0 to 1; not the BLEU of translations."""
+    chrf: Number | None = None
+    perplexity: Number | None = None
+    accuracy: Number | None = None
+    train_sample_loss: Number | None = None
+    """Loss of training sentences, computed without dropout like that of the dev set."""
+    signature: Text | None = None
+    seconds: Number | None = None
+
+
+class CheckpointRecord(Record):
+    """A checkpoint was saved."""
+
+    kind: Literal["checkpoint"]
+    path: Text | None = None
+    bytes: Number | None = None
+    seconds: Number | None = None
+
+
+class RestartRecord(Record):
+    """The run continued from the checkpoint of this step."""
+
+    kind: Literal["restart"]
+    cause: Text | None = None
+    workers: Count | None = None
+
+
+class PredictedSeconds(_Record):
+    """Seconds per step, with the interval they are expected in."""
+
+    predicted: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+
+class PredictionRecord(Record):
+    """How long steps were expected to take, before or early in the run."""
+
+    kind: Literal["prediction"]
+    seconds_per_step: PredictedSeconds = PredictedSeconds()
+    parts: SecondsByPart = {}
+    bottleneck: Text | None = None
+    share: Number | None = None
+    basis: Text | None = None
+    workers: Count | None = None
+
+
+RECORD_TYPES: dict[Any, type[Record]] = {
+    "train": TrainRecord,
+    "evaluation": EvaluationRecord,
+    "checkpoint": CheckpointRecord,
+    "restart": RestartRecord,
+    "prediction": PredictionRecord,
+}
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class RefusedLineError(ValueError):
+    """A line that is JSON but not a record; the message says what is wrong with it."""
+
+
+def parse_record(line: str | bytes) -> Record | None:
+    """Parses a line of metrics.jsonl; None where it is not a JSON object, as a line cut off by a kill.
+
+    Raises RefusedLineError for an object with a missing or wrong value.
+    """
+    values = parse_object(line)
+    if values is None:
+        return None
+    kind = values.get("kind")
+    record_type = RECORD_TYPES.get(kind, Record) if isinstance(kind, str) else Record
+    return validate(record_type, values)
+
+
+def parse_records(lines: Iterable[str], refused: list[str] | None = None) -> Iterator[Record]:
+    """Yields the records among lines; why others were refused is added to the list, with the line's number."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = parse_record(line)
+        except RefusedLineError as error:
+            if refused is not None:
+                refused.append(f"line {number:,}: {error}")
+        else:
+            if record is not None:
+                yield record
+
+
+def records_of(records: Iterable[Record], record_type: type[AnyRecord]) -> list[AnyRecord]:
+    """The records of one type, in order."""
+    return [record for record in records if isinstance(record, record_type)]
+
+
+def parse_object(line: str | bytes) -> dict[str, Any] | None:
+    """Parses a JSON object; None for anything else."""
+    try:
+        values = from_json(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None
+
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+def validate(model: type[AnyModel], values: Any) -> AnyModel:
+    """Builds a record from JSON values; raises RefusedLineError with the first wrong value."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise RefusedLineError(_describe_problem(error)) from None
+
+
+def _describe_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_context=False)[0]
+    name = ".".join(str(part) for part in problem["loc"]) or "it"
+    if problem["type"] == "missing":
+        return f"{name} is missing"
+    shown = repr(problem["input"])
+    return f"{name} is {shown if len(shown) <= 40 else shown[:39] + '…'}: {problem['msg'].lower()}"
+
+
+def validate_known(model: type[AnyModel], values: Any) -> AnyModel:
+    """Builds a record from JSON values, without those that are wrong: for files of other people."""
+    kept = dict(values) if isinstance(values, dict) else {}
+    while True:
+        try:
+            return model.model_validate(kept)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False, include_context=False):
+                kept.pop(problem["loc"][0] if problem["loc"] else None, None)
+
+
+# system.<node>.jsonl
+
+
+class CpuSample(_Record):
+    """Busy shares of the cores."""
+
+    share: Number | None = None
+    cores: list[Number | None] = []
+
+
+class MemorySample(_Record):
+    """Main memory."""
+
+    used_bytes: Number | None = None
+    total_bytes: Number | None = None
+
+
+class DiskSample(_Record):
+    """Traffic of all disks together."""
+
+    read_bytes_per_second: Number | None = None
+    written_bytes_per_second: Number | None = None
+
+
+class InterfaceSample(_Record):
+    """Traffic of one network interface."""
+
+    received_bytes_per_second: Number | None = None
+    sent_bytes_per_second: Number | None = None
+    speed_megabits_per_second: Number | None = None
+
+
+class GpuSample(_Record):
+    """One GPU, as NVML reports it."""
+
+    index: Count
+    name: Text | None = None
+    utilisation: Number | None = None
+    memory_used_bytes: Number | None = None
+    memory_total_bytes: Number | None = None
+    power_watts: Number | None = None
+    temperature_celsius: Number | None = None
+    activity: dict[str, Number | None] = {}
+
+
+class MachineSample(_Record):
+    """One line of system.<node>.jsonl: a machine during one second."""
+
+    time: Number
+    node: Text
+    cpu: CpuSample = CpuSample()
+    memory: MemorySample = MemorySample()
+    disk: DiskSample = DiskSample()
+    network: dict[str, InterfaceSample] = {}
+    gpus: list[GpuSample] = []
+    notes: list[Text] = []
+    """Problems of the sampler, in the first sample after they occurred."""
+
+
+def parse_sample(line: str | bytes) -> MachineSample | None:
+    """Parses a line of system.<node>.jsonl; None where it is cut off or not a sample."""
+    try:
+        return MachineSample.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+# scores.jsonl
+
+
+class ScoreRecord(_Record):
+    """One line of scores.jsonl: a test set that `dragoman evaluate` scored."""
+
+    judged_on: Text
+    """The test set."""
+    bleu: Number
+    step: Count | None = None
+    time: Number | None = None
+    signature: Text | None = None
+    chrf: Number | None = None
+
+
+# imported.json
+
+
+class ImportedFacts(_Record):
+    """What the log of another trainer says about its run."""
+
+    parameters: Number | None = None
+    num_ranks: Count | None = None
+    ranks_per_host: Count | None = None
+    hosts: list[Text] | None = None
+    gpus: list[Text] | None = None
+    interface: Text | None = None
+    transport: Text | None = None
+    software: dict[str, Text] | None = None
+    """Versions by program."""
+    precision: Text | None = None
+    loss_scaling: Any = None
+    loss_unit: Text | None = None
+    bleu_kind: Text | None = None
+    """teacher_forced, tokenised, detokenised or unknown."""
+    clock: Text | None = None
+    """"log", or "reconstructed" where times were added up from step times."""
+    started: Number | None = None
+    last_dated: Number | None = None
+    training_seconds: Number | None = None
+    mean_seconds_per_step: Number | None = None
+    objects_per_second: Number | None = None
+    """Source and target tokens per second, over all ranks."""
+    step_time_includes_evaluation: bool | None = None
+    is_train_loss_of_one_rank: bool | None = None
+    is_finished: bool | None = None
+    num_attempts: Count | None = None
+    first_nan_step: Count | None = None
+    steps_planned: Number | None = None
+    log_every: Number | None = None
+    evaluate_every: Number | None = None
+    batch_tokens: Number | None = None
+    batch_sentences_per_rank: Number | None = None
+    accumulation: Number | None = None
+    vocab_size: Number | None = None
+    num_training_pairs: Number | None = None
+    training_files: Any = None
+    dev_files: Any = None
+    checkpoint_folder: Text | None = None
+    source_language: Text | None = None
+    target_language: Text | None = None
+    width: Number | None = None
+    feed_forward: Number | None = None
+    heads: Number | None = None
+    encoder_layers: Number | None = None
+    decoder_layers: Number | None = None
+    dropout: Number | None = None
+    label_smoothing: Number | None = None
+
+
+class ImportedFailure(_Record):
+    """Something that went wrong in a run of another trainer."""
+
+    what: Text
+    cause: Text = ""
+    evidence: Text = ""
+    step: Count | None = None
