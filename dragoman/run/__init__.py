@@ -1,1 +1,1 @@
-"""What a run is: its settings, the folder it leaves, and how problems are told to people."""
+"""What a run is: its settings, the files it leaves behind, and errors for people."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, as files: which there are, which are whole, which one a name means. Needs no torch."""
+"""Checkpoints as files: which exist, which are complete, which one a name means. Needs no torch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ RESUME_FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
 
 
 def verify_checkpoint(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -> None:
-    """Compares files with the manifest's sizes and SHA-256; a UserError names the first that differs."""
+    """Compares files with the sizes and SHA-256 in the manifest; a UserError names the first that differs."""
     try:
         files = read_json(checkpoint / MANIFEST_FILE)["files"]
         records = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
@@ -31,19 +31,19 @@ def verify_checkpoint(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -
 
 
 def newest_whole_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint a run can continue from; damaged ones are passed over with a warning."""
+    """Finds the newest checkpoint a run can continue from; damaged ones are skipped with a warning."""
     for step in reversed(run.checkpoint_steps()):
         try:
             verify_checkpoint(run.checkpoint(step))
         except UserError as error:
-            warn(f"Passing over a checkpoint: {error}")
+            warn(f"Skipping a checkpoint: {error}")
         else:
             return run.checkpoint(step)
     return None
 
 
 def find_checkpoint(run: RunFolder, which: str = "best") -> Path:
-    """The folder behind "best" (or the latest), "latest" or a step's number, verified as far as translating needs."""
+    """Finds the checkpoint folder of "best", "latest" or a step number, and verifies what a translator needs."""
     if not run.checkpoint_steps():
         raise UserError(f"{run.path} has no checkpoint yet.")
     if which in ("best", "latest"):
@@ -53,7 +53,7 @@ def find_checkpoint(run: RunFolder, which: str = "best") -> Path:
     elif which.isdecimal():
         checkpoint = run.checkpoint(int(which))
     else:
-        raise UsageError(f"--checkpoint takes best, latest or the number of a step, not {which!r}.")
+        raise UsageError(f"--checkpoint takes best, latest or a step number, not {which!r}.")
     if not checkpoint.is_dir():
         steps = ", ".join(map(str, run.checkpoint_steps()))
         raise UserError(f"{run.path} has no checkpoint of step {which}; there are: {steps}.")

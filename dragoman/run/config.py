@@ -33,86 +33,86 @@ Schedule = Literal[
 
 
 class StageSettings(Section):
-    """[[data.stages]]: other weights from a step on."""
+    """[[data.stages]]: weights that apply from a step on."""
 
     from_step: CountOrZero
-    """Begins when this many steps have been made; must rise from stage to stage."""
+    """Number of steps after which the stage starts; must increase from stage to stage."""
     weights: dict[str, NotNegative]
-    """By corpus name; corpora that are not named have their weight of data.weights or as recorded."""
+    """Weights by corpus name; other corpora keep their weight from data.weights or from `dragoman prepare`."""
 
 
 class DataSettings(Section):
-    """[data]: what to learn from."""
+    """[data]: the training data."""
 
     prepared: Path
-    """Folder that `dragoman prepare` wrote; relative to where you are, or else to the config file."""
+    """Folder written by `dragoman prepare`; relative to the current folder or to the config file."""
     max_tokens: Annotated[int, Field(ge=2, strict=True)] = 256
-    """Pairs with a side of more pieces (end mark included) are left out of training, and counted."""
+    """Longest sentence in subwords (end mark included); longer pairs are left out of training and counted."""
     weights: dict[str, NotNegative] = Field(default={})
-    """Overrides the weights recorded by prepare, by corpus name: 2 is each pair twice an epoch, 0.5 a random half."""
+    """How often each pair is used per epoch, by corpus name: 2 is twice, 0.5 a random half. Default: as prepared."""
     stages: tuple[StageSettings, ...] = ()
-    """[[data.stages]] tables, a curriculum: after `from_step` steps a new epoch begins, with these `weights`."""
+    """[[data.stages]] tables, a curriculum: after `from_step` steps a new epoch starts with these `weights`."""
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
         steps = [stage.from_step for stage in self.stages]
         if steps != sorted(set(steps)):
-            raise ValueError("data.stages must have a from_step that rises from stage to stage")
+            raise ValueError("data.stages must have a from_step that increases from stage to stage")
         return self
 
 
 class ModelSettings(Section):
-    """[model]: a preset, and what to change in it."""
+    """[model]: a preset, and changes to it."""
 
     preset: str = "small"
-    """One of `dragoman presets`."""
+    """Name of a preset; `dragoman presets` lists them."""
     width: Count | None = None
-    """Of embeddings and layers (d_model)."""
+    """Width of embeddings and layers (d_model)."""
     feed_forward: Count | None = None
-    """Width inside the feed-forward part."""
+    """Width inside the feed-forward layer."""
     heads: Count | None = None
-    """Attention heads; must divide the width."""
+    """Number of attention heads; must divide the width."""
     encoder_layers: Count | None = None
-    """Layers over the source."""
+    """Number of encoder layers."""
     decoder_layers: Count | None = None
-    """Layers over the target."""
+    """Number of decoder layers."""
     dropout: Fraction | None = None
-    """On the residual stream and the embeddings."""
+    """Dropout on residual connections and embeddings."""
     attention_dropout: Fraction | None = None
-    """On attention weights."""
+    """Dropout on attention weights."""
     relu_dropout: Fraction | None = None
-    """After the ReLU of the feed-forward part."""
+    """Dropout after the ReLU of the feed-forward layer."""
 
 
 class TrainingSettings(Section):
-    """[training]: how to learn."""
+    """[training]: optimisation, batches and budgets."""
 
     seed: CountOrZero = 1
-    """Decides the initial weights, the order of sentences and every dropout mask."""
+    """Random seed of the initial weights, the order of sentences and every dropout mask."""
     max_steps: CountOrZero = 100_000
     """Optimizer updates after which the run ends."""
     max_hours: Positive | None = None
     """Hours of training, over all restarts, after which the run ends."""
     max_cost: Positive | None = None
-    """Money after which the run ends; needs price_per_hour."""
+    """Cost after which the run ends; needs price_per_hour."""
     price_per_hour: Positive | None = None
-    """What an hour of the whole cluster costs."""
+    """Price of one hour of the whole cluster."""
     global_batch_tokens: Count = 16_384
-    """Budget of one step: padded tokens of the longer side, over all virtual workers."""
+    """Size of the global batch: padded tokens of the longer side, over all virtual workers."""
     virtual_workers: Count = 4
-    """Fixed slices of the global batch; ranks share them, so at most this many workers can take part."""
+    """Number of fixed slices of the global batch. Workers share them, so there can be at most as many workers."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Type of the matrix products; weights and their sums stay fp32. fp16 scales the loss dynamically."""
+    """Precision of matrix products; weights and gradient sums stay fp32. fp16 scales the loss dynamically."""
     label_smoothing: Fraction = 0.1
-    """Share of the target's probability spread over the whole vocabulary."""
+    """Share of the target's probability that is spread over the whole vocabulary."""
     clip_norm: NotNegative = 1.0
-    """Longest gradient allowed, of the mean loss; 0 switches clipping off."""
+    """Gradients of the mean loss are clipped to this norm; 0 switches clipping off."""
     learning_rate: Positive = 2.0
-    """Of the schedule: for "transformer" a factor (2.0 peaks at 9.9e-4 for base), otherwise the rate itself."""
+    """For the schedule "transformer" a factor (2.0 peaks at 9.9e-4 for transformer-base), otherwise the peak rate."""
     schedule: Schedule = "transformer"
     """transformer, fixed, piecewise_constant, exponential, polynomial, cosine or inverse_polynomial."""
     warmup_steps: CountOrZero = 8_000
-    """Steps of linear rise; for "transformer" the step of the peak."""
+    """Steps of linear warm-up; for "transformer" the step of the peak."""
     decay_steps: Count | None = None
     """exponential: steps per decay; polynomial, cosine: steps to the minimum. Default: what is left after warm-up."""
     decay_rate: Positive = 0.5
@@ -124,17 +124,17 @@ class TrainingSettings(Section):
     multipliers: tuple[Positive, ...] = ()
     """piecewise_constant: …and the factors on learning_rate from there on."""
     minimum_learning_rate: NotNegative = 0.0
-    """Where polynomial and cosine end."""
+    """Final rate of polynomial and cosine."""
     maximum_learning_rate: Positive | None = None
-    """Cap over any schedule."""
+    """Upper limit of any schedule."""
     beta1: Fraction = 0.9
-    """Adam's memory of gradients."""
+    """Adam: decay rate of the mean of gradients."""
     beta2: Fraction = 0.997
-    """Adam's memory of their squares."""
+    """Adam: decay rate of the mean of squared gradients."""
     epsilon: Positive = 1e-9
-    """Adam's guard against division by zero."""
+    """Adam: small number that prevents division by zero."""
     weight_decay: NotNegative = 0.0
-    """Decoupled (AdamW), on matrices only; 0 makes it Adam."""
+    """Decoupled weight decay (AdamW), on matrices only; 0 is plain Adam."""
     log_every: Count = 50
     """Steps between records in metrics.jsonl, TensorBoard and log.txt."""
     sample_every: Count = 1_000
@@ -151,62 +151,62 @@ class TrainingSettings(Section):
         if len(self.boundaries) != len(self.multipliers):
             raise ValueError("training.boundaries and training.multipliers must have the same length")
         if list(self.boundaries) != sorted(set(self.boundaries)):
-            raise ValueError("training.boundaries must rise")
+            raise ValueError("training.boundaries must increase")
         if self.schedule == "piecewise_constant" and not self.boundaries:
             raise ValueError("training.schedule piecewise_constant needs training.boundaries")
         return self
 
 
 class EvaluationSettings(Section):
-    """[evaluation]: judging during training, on the dev set."""
+    """[evaluation]: evaluation on the dev set during training."""
 
     evaluate_every: Count = 1_000
-    """Steps between evaluations; one more is made at the end of training."""
+    """Steps between evaluations; there is one more at the end of training."""
     evaluate_at_start: Annotated[bool, Field(strict=True)] = False
-    """Also judge the untrained model."""
+    """Also evaluate the untrained model."""
     max_sentences: Count | None = None
-    """Translate only the first so many dev sentences for BLEU; the loss always takes all."""
+    """Number of dev sentences translated for BLEU, from the first; the loss always uses all."""
     beam_size: Count = 4
-    """Hypotheses kept while searching."""
+    """Beam size of the search."""
     length_penalty: NotNegative = 0.6
-    """Exponent alpha of ((5 + length) / 6)^alpha."""
+    """Exponent alpha of the length penalty ((5 + length) / 6)^alpha."""
 
 
 class CheckpointSettings(Section):
-    """[checkpoints]: what is kept."""
+    """[checkpoints]: when to save, and what to keep."""
 
     save_every: Count = 1_000
-    """Steps between checkpoints; one more is made at the start, at the end and on SIGTERM or Ctrl-C."""
+    """Steps between checkpoints; there is one more at the start, at the end and on SIGTERM or Ctrl-C."""
     keep_last: Count = 3
-    """Newest checkpoints kept."""
+    """Number of newest checkpoints to keep."""
     keep_best: CountOrZero = 1
-    """Best checkpoints kept besides, by evaluation."""
+    """Number of best checkpoints to keep besides."""
     best_by: Literal["loss", "bleu"] = "loss"
-    """What makes a checkpoint the best: evaluation loss or BLEU."""
+    """Figure that decides which checkpoint is the best: evaluation loss or BLEU."""
 
 
 class ClusterSettings(Section):
-    """[cluster]: how patient the launcher is with workers and hosts."""
+    """[cluster]: timeouts, restarts and checks of workers and hosts."""
 
     hang_timeout: Positive = 300.0
-    """Seconds without any sign of life from a worker, after which its stack is saved and the run started again."""
+    """Seconds without a heartbeat from a worker, after which its stack is saved and the run restarts."""
     host_timeout: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 15.0
-    """Seconds without a word from a host, after which the run goes on without it; the host then ends its workers."""
+    """Seconds without a message from a host, after which the run continues without it and the host ends its workers."""
     max_restarts: CountOrZero = 10
-    """Restarts in a row that bring no new step, after which the run fails; any number of others is allowed."""
+    """Restarts in a row without progress, after which the run fails; others are not limited."""
     port: Annotated[int, Field(ge=0, le=65535, strict=True)] = 0
-    """Where the first host listens for the others; 0 is any free port."""
+    """Port on which the first host listens for the others; 0 is any free port."""
     check: Literal["machines", "always", "never"] = "machines"
-    """Measure steps and links before step 1 and say what holds them back: on several machines, always or never."""
+    """Whether to measure steps and links before step 1: with several machines, always or never."""
 
 
 class MonitoringSettings(Section):
-    """[monitoring]: watching the run; all of it together costs less than a hundredth of its time."""
+    """[monitoring]: measurements during the run; together they cost less than 1 % of its time."""
 
     attribution: Annotated[bool, Field(strict=True)] = True
-    """Note what the time of every step is spent on."""
+    """Record what the time of each step is spent on."""
     sample_seconds: NotNegative = 1.0
-    """Between two samples of processors, memory, disk, network and GPUs of every machine; 0 switches them off."""
+    """Seconds between samples of cores, memory, disk, network and GPUs of each machine; 0 switches them off."""
     report: Annotated[bool, Field(strict=True)] = True
     """Write report.html, report.md and report.json when training ends."""
 
@@ -224,13 +224,13 @@ class Settings(Section):
 
 
 PROVENANCE = "provenance"
-"""Table of config.toml that records versions and the like; written, never read back as a setting."""
+"""Table of config.toml with versions and the like; written, never read as a setting."""
 NOT_OF_A_RUN = (PROVENANCE, "prepare")
-"""Tables that may stand in a config file without concerning the run; `dragoman prepare` reads the second."""
+"""Tables of a config file that are not settings of the run; `dragoman prepare` reads the second."""
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
-    """Reads a TOML file, applies `section.key=value` overrides, checks everything."""
+    """Reads a TOML file, applies `section.key=value` overrides and checks everything."""
     values = read_toml(path)
     for table in NOT_OF_A_RUN:
         values.pop(table, None)
@@ -238,7 +238,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
 
 
 def _find_prepared(settings: Settings, beside: Path) -> Settings:
-    """Takes data.prepared as relative to the config file where that is where it is."""
+    """Resolves data.prepared relative to the config file if it exists only there."""
     prepared = settings.data.prepared
     if os.path.exists(prepared) or not os.path.exists(beside / prepared):  # noqa: PTH110 - False for impossible names
         return settings
@@ -246,7 +246,7 @@ def _find_prepared(settings: Settings, beside: Path) -> Settings:
 
 
 def build_settings(values: dict[str, Any], overrides: Sequence[str] = (), where: str = "settings") -> Settings:
-    """Checks nested values (as TOML gives them) after applying overrides."""
+    """Builds settings from nested values, as TOML gives them, after applying overrides."""
     try:
         return Settings.model_validate(apply_overrides(values, overrides))
     except ValidationError as error:
@@ -254,18 +254,18 @@ def build_settings(values: dict[str, Any], overrides: Sequence[str] = (), where:
 
 
 def dump_settings(settings: Settings, provenance: dict[str, Any] | None = None) -> str:
-    """The settings as TOML, every default spelled out; keys that are not set are left out."""
+    """Writes settings as TOML with every default; keys without a value are left out."""
     tables = settings.model_dump(mode="json", exclude_none=True)
     return dump_toml(tables | ({PROVENANCE: provenance} if provenance else {}))
 
 
 def known_settings() -> list[str]:
-    """Every `section.key` that may be set."""
+    """Lists every `section.key` that may be set."""
     return [key for key in known_keys(Settings) if key.count(".") == 1]
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The values with each `section.key=value` set; the given ones stay as they are."""
+    """Returns a copy of the values with each `section.key=value` set."""
     values = deepcopy(values)
     for override in overrides:
         _apply_override(values, override)

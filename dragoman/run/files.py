@@ -13,7 +13,7 @@ from typing import IO, Any
 def write_aside(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterator[IO[Any]]:
     """Opens a file beside `path` and renames it onto `path` only if the block succeeds.
 
-    What could be made again need not be durable: then it is not forced to disk, which takes time.
+    Files that could be made again need not be durable: forcing them to disk takes time.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
@@ -30,13 +30,13 @@ def write_aside(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterat
 
 
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:
-    """Writes text as UTF-8, whole or not at all."""
+    """Writes text as UTF-8; the file appears complete or not at all."""
     with write_aside(path, "w", is_durable) as file:
         file.write(text)
 
 
 def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
-    """Writes readable JSON, whole or not at all."""
+    """Writes indented JSON; the file appears complete or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", is_durable)
 
 
@@ -46,13 +46,13 @@ def read_json(path: Path) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Computes the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_folder(folder: Path) -> None:
-    """Makes renames inside a folder survive a power cut."""
+    """Forces renames inside a folder to disk, so that they survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -61,7 +61,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def replace_link(link: Path, target_name: str) -> None:
-    """Points a relative symlink at a sibling, without a moment in which it does not exist."""
+    """Points a relative symlink at a sibling; the link exists at every moment."""
     aside = link.with_name(f".{link.name}.{os.getpid()}.partial")
     aside.unlink(missing_ok=True)
     aside.symlink_to(target_name)

@@ -12,13 +12,13 @@ CHUNK_BYTES = 2**16
 
 
 class LineFollower:
-    """The lines of a file that others append to, each when it is complete.
+    """Reads the lines of a growing file, each when it is complete.
 
-    The file may not be there yet, may be cut short (it is read again from its beginning) or replaced by another one.
+    The file may not exist yet, may be truncated (it is read again from its beginning) or replaced by another file.
     """
 
     def __init__(self, path: Path, num_last_lines: int | None = None) -> None:
-        """Begins with the last so many lines that the file has now, or with all."""
+        """Starts with the last `num_last_lines` lines of the file, or with all."""
         self._path = path
         self._file: FileIO | None = None
         self._identity: os.stat_result | None = None
@@ -34,13 +34,13 @@ class LineFollower:
         self.let_go()
 
     def read_lines(self) -> Iterator[str]:
-        """The lines completed since the last call, without their ends."""
-        # Opened for each look: over NFS that is when a machine asks whether another one has appended something.
+        """Yields the lines completed since the last call, without line ends."""
+        # Opened each time: NFS checks only at opening whether another machine has appended something.
         newest = self._open()
         if newest is not None:
             found = os.fstat(newest.fileno())
             if self._identity is not None and not os.path.samestat(self._identity, found):
-                yield from self._read_to_end()  # what was still written before another file took its place
+                yield from self._read_to_end()  # the rest of the old file, before the new one
                 self._begin_again()
             elif found.st_size < self._position:
                 self._begin_again()
@@ -48,7 +48,7 @@ class LineFollower:
         yield from self._read_to_end()
 
     def let_go(self) -> None:
-        """Closes the file until the next look: one held open keeps its disk from being mounted again."""
+        """Closes the file until the next read: an open file prevents its disk from being mounted again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -62,7 +62,7 @@ class LineFollower:
             raise UserError(f"{self._path} cannot be read: {error.strerror}.") from None
 
     def _follow(self, file: FileIO, identity: os.stat_result) -> None:
-        """Changes to this file, which is kept open until the next: while it is, no other one can have its inode."""
+        """Switches to this file and keeps it open, so that no other file can get its inode."""
         if self._file is not None:
             self._file.close()
         self._file, self._identity = file, identity
@@ -83,11 +83,11 @@ class LineFollower:
         try:
             return os.pread(self._file.fileno(), CHUNK_BYTES, self._position)
         except OSError:
-            return b""  # over NFS, removed by another machine; the next look finds what took its place
+            return b""  # removed by another machine over NFS; the next read finds the file that replaced it
 
 
 def _start_of_last_lines(file: FileIO, num_lines: int) -> int:
-    """Where the last so many complete lines begin, found from the end: logs may be large."""
+    """The position where the last `num_lines` complete lines start, searched from the end: logs may be large."""
     num_ends = 0
     start = os.fstat(file.fileno()).st_size
     while start > 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def own_command() -> str:
-    """`dragoman` where that is found, otherwise the way to the one that is running, e.g. `.venv/bin/dragoman`."""
+    """Returns `dragoman` if it is on PATH, otherwise the path to call, e.g. `.venv/bin/dragoman`."""
     installed = Path(sys.executable).with_name("dragoman")
     found = shutil.which("dragoman")
     if not installed.exists() or (found is not None and Path(found).samefile(installed)):
@@ -22,18 +22,18 @@ PR_SET_PDEATHSIG = 1
 
 
 def num_cores() -> int:
-    """Cores this process may use, which in a container or job is fewer than the machine has."""
+    """Counts the cores this process may use; a container or job may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def end_with_parent() -> None:
-    """Asks the kernel to end this process as soon as its parent ends, even by SIGKILL; Linux only.
+    """Asks the kernel to kill this process when its parent ends, even by SIGKILL; Linux only.
 
-    An orphan would go on writing into a folder that somebody works on again.
+    Otherwise an orphan could write into a folder that another run already uses.
     """
     try:
         ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         return
-    if os.getppid() == 1:  # it had ended before we asked
+    if os.getppid() == 1:  # the parent ended before the request
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Learning rates by step (FACTS §3): every policy of the seeds' system, each with optional warm-up.
+"""Learning-rate schedules: every policy of OpenSeq2Seq, each with optional warm-up.
 
 `step` is the number of optimizer updates already done, so the first update uses rate(0).
 """
@@ -12,7 +12,7 @@ Rate = Callable[[int], float]
 
 
 def build_schedule(settings: TrainingSettings, width: int) -> Rate:
-    """The learning rate as a function of the step; `width` is the model's, which the transformer policy scales with."""
+    """Builds the learning rate as a function of the step; the transformer policy scales with the model's `width`."""
     peak, warmup, cap = settings.learning_rate, settings.warmup_steps, settings.maximum_learning_rate
     decay = _build_decay(settings)
 
@@ -26,7 +26,7 @@ def build_schedule(settings: TrainingSettings, width: int) -> Rate:
 
 
 def _build_decay(settings: TrainingSettings) -> Rate:
-    """The rate once warm-up is over; decays begin where warm-up ends."""
+    """Builds the rate after warm-up; decay starts where warm-up ends."""
     peak, floor = settings.learning_rate, settings.minimum_learning_rate
     decay_steps = settings.decay_steps or max(1, settings.max_steps - settings.warmup_steps)
 

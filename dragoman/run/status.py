@@ -97,26 +97,26 @@ class RunStatus:
 
 
 class StatusFile:
-    """Keeps status.json up to date and, inside a `with` block, its heart beating.
+    """Writes status.json; inside a `with` block also a heartbeat every two seconds.
 
-    An exception that leaves the block is why the run failed, unless the run was said to have ended before.
+    An exception that leaves the block marks the run as failed, unless it had already ended.
     """
 
     def __init__(self, run: RunFolder, initial: RunStatus) -> None:
         self._path = run.status
         self._status = initial
-        # Not to be held by a signal handler: it would wait for the very thread it interrupts.
+        # Signal handlers must not take it: they would wait for the thread they interrupted.
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="status", daemon=True)
 
     @property
     def status(self) -> RunStatus:
-        """What was said last."""
+        """The status written last."""
         return self._status
 
     def update(self, **changes: Any) -> None:
-        """Writes the status with these fields changed, at once; not for signal handlers."""
+        """Changes some fields and writes the status at once; not for signal handlers."""
         with self._lock:
             self._status = replace(self._status, time=time.time(), **changes)
             self._write()
@@ -137,38 +137,38 @@ class StatusFile:
             self.update()
 
     def _write(self) -> None:
-        """A run must not end because nobody can be told how it is: errors are swallowed."""
-        # File names in a message may hold bytes that are no UTF-8; nobody could print them.
+        """Writes the file; errors are ignored, because a run must not end for them."""
+        # File names in a message may hold bytes that are not UTF-8 and cannot be printed.
         text = json.dumps(self._status.to_json(), ensure_ascii=False, indent=2).encode(errors="replace").decode()
         try:
             write_text(self._path, text + "\n", is_durable=False)
         except OSError:
-            # On a full disk the heart can still beat: a new time needs no space.
+            # The heartbeat continues on a full disk: a new time stamp needs no space.
             with suppress(OSError):
                 os.utime(self._path)
 
 
 def describe_state(status: RunStatus, now: float) -> str:
-    """The state to tell people, at a time by the clock that `status.time` was taken from."""
+    """Returns the state to show; `now` is by the clock that wrote `status.time`."""
     is_lost = status.state in ALIVE_STATES and now - status.time > LOST_SECONDS
     return "lost" if is_lost else status.state
 
 
 def read_status(run: RunFolder) -> RunStatus | None:
-    """What the launcher wrote last; None where it never wrote."""
+    """Reads the status the launcher wrote last; None where there is none."""
     found = read_status_with_time(run)
     return None if found is None else found[0]
 
 
 def read_status_with_time(run: RunFolder) -> tuple[RunStatus, float] | None:
-    """What the launcher wrote last, and when by the clock that dates files there; None where it never wrote."""
+    """Reads the last status and its time by the clock of the file system; None where there is none."""
     try:
         try:
             content, modified = _content_and_time(run.status)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-            # On NFS the file was replaced between our opening and reading it.
+            # NFS: the file was replaced between opening and reading.
             content, modified = _content_and_time(run.status)
         return RunStatus.from_json(from_json(content), str(run.status)), modified
     except FileNotFoundError:
@@ -185,53 +185,53 @@ def _content_and_time(path: Path) -> tuple[bytes, float]:
 
 
 def request_stop(run: RunFolder) -> None:
-    """Asks the launcher, wherever it runs, to stop after this step and save."""
+    """Asks the launcher, on whatever machine, to stop after this step and save."""
     request = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid()}
     try:
         write_json(run.stop_request, request, is_durable=False)
     except OSError as error:
-        raise UserError(f"The run cannot be asked to stop: {run.stop_request}: {error.strerror}.") from None
+        raise UserError(f"Cannot ask the run to stop: {run.stop_request}: {error.strerror}.") from None
 
 
 def is_stop_requested(run: RunFolder) -> bool:
-    """Whether somebody asked.
+    """Whether somebody asked the run to stop.
 
-    Over NFS a file may stay unseen for half a minute after another machine made it; the launcher sees it sooner, since
-    its heartbeats in the same folder make its machine look again.
+    NFS may hide a new file of another machine for half a minute. The launcher sees it sooner, since its heartbeats in
+    the same folder make its machine look again.
     """
     return run.stop_request.exists()
 
 
 def clear_stop_request(run: RunFolder) -> None:
-    """Takes the request back, or notes that it was met; no error if there is none."""
+    """Removes the stop request, if there is one."""
     with suppress(OSError):
         run.stop_request.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """How a run looks from here, now."""
+    """The state of a run as this process sees it."""
 
     state: str
     """One of PUBLIC_STATES."""
     status: RunStatus | None = None
-    """None for a run that never wrote one."""
+    """None where the run has no status.json."""
     seconds_silent: float = 0.0
-    """Since the last heartbeat of a run that says it lives."""
+    """Seconds since the last heartbeat, of a run that reports to be alive."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody works on it."""
+        """Whether a launcher is working on the run."""
         return self.state in ALIVE_STATES
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is to be expected."""
+        """Whether the run has ended or is lost."""
         return self.state in ENDED_STATES or self.state == "lost"
 
 
 def observe_run(run: RunFolder) -> Observation:
-    """How the run is, by its files; a status.json of somebody else is a UserError."""
+    """Determines the state of a run from its files; a status.json of another format is a UserError."""
     found = read_status_with_time(run)
     if found is None:
         return Observation(_state_without_status(run))
@@ -243,10 +243,10 @@ def observe_run(run: RunFolder) -> Observation:
 
 
 def observe_until_end(run: RunFolder, timeout_seconds: float = math.inf) -> Iterator[Observation]:
-    """How the run is, twice a second, until it has ended or the time is over; the last one tells which."""
+    """Yields the state twice a second until the run has ended or the time is over."""
     deadline = time.monotonic() + timeout_seconds
     while True:
-        observation = observe_run(open_run(run.path))  # opened anew, because the folder may have been removed
+        observation = observe_run(open_run(run.path))  # opened again, because the folder may have been removed
         yield observation
         seconds_left = deadline - time.monotonic()
         if observation.has_ended or seconds_left <= 0:
@@ -255,16 +255,16 @@ def observe_until_end(run: RunFolder, timeout_seconds: float = math.inf) -> Iter
 
 
 def _seconds_since(modified: float, folder: Path) -> float:
-    """How long ago a file of the folder was written."""
+    """Seconds since a file of the folder was written."""
     seconds = time.time() - modified
     if not 0 <= seconds <= LOST_SECONDS:
-        # Too long ago, or not yet: perhaps only by our clock, which need not be the one that dates the files.
+        # Too old, or in the future: perhaps only by our clock, which may differ from that of the file system.
         seconds = _file_system_time(folder) - modified
     return max(0.0, seconds)
 
 
 def _file_system_time(folder: Path) -> float:
-    """What time it is where files of this folder are dated; our own time if we may not write there."""
+    """The time by the clock of the file system; our own time where we may not write."""
     try:
         with NamedTemporaryFile(prefix=".clock.", dir=folder) as file:
             file.write(b"\n")
@@ -275,7 +275,7 @@ def _file_system_time(folder: Path) -> float:
 
 
 def _state_without_status(run: RunFolder) -> str:
-    """The state of a run that keeps no status.json: by what it left, and whether a process here holds it."""
+    """The state of a run without status.json, from its other files and its lock."""
     if is_held(run):
         return "running"
     if not (run.exists and run.metrics.exists()):
@@ -285,9 +285,9 @@ def _state_without_status(run: RunFolder) -> str:
 
 
 def planned_training(run: RunFolder) -> dict[str, float]:
-    """The numbers of [training] in config.toml, where every default is spelled out; empty if it cannot be read.
+    """Reads the numbers of [training] in config.toml, which lists every default; empty if it cannot be read.
 
-    Not by `load_settings`: to check all settings takes longer than all else that looking at a run does.
+    Does not use `load_settings`: checking all settings takes longer than the rest of `dragoman status`.
     """
     try:
         table: Any = tomllib.loads(run.config.read_text(encoding="utf-8")).get("training")

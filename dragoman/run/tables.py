@@ -22,7 +22,7 @@ Switch = Annotated[bool, Field(strict=True)]
 
 
 class Section(BaseModel):
-    """A table of the TOML file: typed, frozen, no unknown keys."""
+    """A table of a TOML file: typed, frozen, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -40,7 +40,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none, so that words need no quotes."""
+    """Parses a TOML value; text that is none is returned as it is, so that words need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -48,7 +48,7 @@ def parse_value(text: str) -> Any:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """One sentence that names the known key nearest to one that nobody knows."""
+    """Says that a key is unknown and names the most similar known key."""
     name = key.rpartition(".")[2]
     same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == name]
     nearest = same_name or get_close_matches(key, known, n=1, cutoff=0.0)
@@ -56,7 +56,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """One sentence on the first thing that is wrong with settings of this model, naming the setting."""
+    """Describes the first wrong setting in one sentence that names it."""
     problem = error.errors()[0]
     key, field = _locate(problem["loc"], model)
     key = ".".join(part for part in (prefix, key) if part)
@@ -70,14 +70,14 @@ def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = 
             message = f"{problem['ctx']['error']}."
             return message if key in message else f"{key}: {message}"
         case kind if field and field.description and (len(error.errors()) > 1 or kind == "string_pattern_mismatch"):
-            # None of several kinds of value fits, or only a pattern could be quoted: no such complaint would help.
+            # Several types were tried, or only a regular expression could be quoted: the meaning helps more.
             return f"{key} cannot be {problem['input']!r}. What it means: {field.description}"
         case _:
             return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}."
 
 
 def known_keys(model: type[BaseModel]) -> list[str]:
-    """Every key of a model and of the tables in it, with dots between."""
+    """Lists every key of a model and of the tables inside it, joined by dots."""
     keys = []
     for name, field in model.model_fields.items():
         table = _table_in(field.annotation)
@@ -86,13 +86,13 @@ def known_keys(model: type[BaseModel]) -> list[str]:
 
 
 def _locate(location: tuple[int | str, ...], model: type[BaseModel]) -> tuple[str, FieldInfo | None]:
-    """The dotted key of a location in a validation error, without what pydantic adds for kinds of values."""
+    """The dotted key of a location in a validation error, without the names of types that pydantic adds."""
     parts: list[str] = []
     field: FieldInfo | None = None
     table: type[BaseModel] | None = model
     for part in location:
         if isinstance(part, int):
-            parts.append(str(part + 1))  # an item of a list, counted as people count
+            parts.append(str(part + 1))  # an item of a list, counted from 1
         elif table is None:
             if field is not None and get_origin(field.annotation) is dict:
                 parts.append(part)
@@ -105,14 +105,14 @@ def _locate(location: tuple[int | str, ...], model: type[BaseModel]) -> tuple[st
 
 
 def _table_in(annotation: Any) -> type[BaseModel] | None:
-    """The model inside an annotation such as Model, Model | None or tuple[Model, ...]."""
+    """Finds the model inside an annotation such as Model, Model | None or tuple[Model, ...]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((table for part in get_args(annotation) if (table := _table_in(part))), None)
 
 
 def dump_toml(tables: dict[str, dict[str, Any]]) -> str:
-    """One `[table]` after the other; None values are left out, since TOML has no word for them."""
+    """Writes tables as TOML; None values are left out, since TOML has no null."""
     blocks = []
     for name, table in tables.items():
         lines = [f"{key} = {_value(value)}" for key, value in table.items() if value is not None]
@@ -127,12 +127,12 @@ def _value(value: Any) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
+            # TOML has the escapes of JSON; only DEL must be escaped besides.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return "[" + ", ".join(_value(item) for item in value) + "]"
         case dict():
-            # Keys are quoted, because they may be anything.
+            # Quoted, because keys may hold any character.
             return "{" + ", ".join(f"{_value(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
         case _:
             raise TypeError(f"cannot write {type(value).__name__} as TOML")

@@ -1,4 +1,4 @@
-"""Rates and sizes as people write and read them: bits and bytes are both said, and neither is ever guessed."""
+"""Rates and sizes for people: always in bytes and in bits, and never guessed which of the two is meant."""
 
 import math
 import re
@@ -17,13 +17,13 @@ _EXAMPLES = "write for example 100Mbit/s or 12.5MB/s"
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second of a rate such as "100Mbit", "1 Gbit/s" or "12.5MB/s"; a lone small b is refused as unclear."""
+    """Parses a rate such as "100Mbit" or "12.5MB/s" into bytes per second; a lone "b" is refused as unclear."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a rate: {_EXAMPLES}.")
     unit = match["unit"]
     if not unit or unit == "b":
-        # People write Mb, mb and MB for each other: what looks like 100 Mbit/s was once read as 100 MB/s.
+        # People mix up Mb, mb and MB: 100 Mbit/s has been read as 100 MB/s.
         raise UsageError(f"The rate {text!r} does not say clearly whether bits or bytes are meant: {_EXAMPLES}.")
     factor = (_DECIMAL | _BINARY)[(match["prefix"] or "").lower()]
     is_bits = unit.lower().startswith("bit")
@@ -34,12 +34,12 @@ def parse_rate(text: str) -> float:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """The same rate in bytes and in bits: "12.5 MB/s (100 Mbit/s)"."""
+    """Formats a rate in bytes and in bits: "12.5 MB/s (100 Mbit/s)"."""
     return f"{_scaled(bytes_per_second, 'B/s')} ({_scaled(bytes_per_second * BITS_PER_BYTE, 'bit/s')})"
 
 
 def format_bytes(num_bytes: float) -> str:
-    """A size with three or four digits: "243.5 MB"."""
+    """Formats a size with three or four digits: "243.5 MB"."""
     size, names = float(num_bytes), list(_BYTE_NAMES)
     while abs(size) >= 999.95 and len(names) > 1:
         size, names = size / 1000, names[1:]
@@ -47,7 +47,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def _scaled(rate: float, unit: str) -> str:
-    """In kilo below a million and in mega above, at least three digits, no exponents."""
+    """Formats in kilo below a million and in mega above, with at least three digits and no exponent."""
     prefix, divisor = ("k", 1e3) if rate < 1e5 else ("M", 1e6)
     value = rate / divisor
     num_decimals = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0

@@ -145,8 +145,8 @@ def test_a_truth_value_is_no_number(override):
         ({"global_batch_tokens": 3}, "training.global_batch_tokens must be at least training.virtual_workers"),
         ({"warmup_steps": 0}, "needs training.warmup_steps of at least 1"),
         ({"boundaries": [5]}, "training.boundaries and training.multipliers must have the same length"),
-        ({"boundaries": [5, 5], "multipliers": [1, 1]}, "training.boundaries must rise"),
-        ({"boundaries": [9, 5], "multipliers": [1, 1]}, "training.boundaries must rise"),
+        ({"boundaries": [5, 5], "multipliers": [1, 1]}, "training.boundaries must increase"),
+        ({"boundaries": [9, 5], "multipliers": [1, 1]}, "training.boundaries must increase"),
         ({"schedule": "piecewise_constant"}, "piecewise_constant needs training.boundaries"),
     ],
 )

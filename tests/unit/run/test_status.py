@@ -258,7 +258,7 @@ def test_asked_and_taken_back(run):
 
 
 def test_a_request_that_cannot_be_written_is_said(run):
-    with pytest.raises(UserError, match=r"cannot be asked to stop: .*stop\.request: No such file"):
+    with pytest.raises(UserError, match=r"Cannot ask the run to stop: .*stop\.request: No such file"):
         request_stop(RunFolder(run.path / "gone"))
 
 
