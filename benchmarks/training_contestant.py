@@ -19,9 +19,9 @@ from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import Settings, build_settings
 from dragoman.run.schedule import build_schedule
-from dragoman.training.cpu import keep_freed_memory
-from dragoman.training.optimizer import set_learning_rate
-from dragoman.training.trainer import build_learner, build_stream
+from dragoman.training.worker import keep_freed_memory
+from dragoman.training.learner import set_learning_rate
+from dragoman.training.learner import build_learner, build_stream
 
 GLOBAL_BATCH_TOKENS = 4_096
 MATMUL_SIZE = 2_048

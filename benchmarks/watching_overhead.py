@@ -23,7 +23,7 @@ from multi30k import REPOSITORY, prepare_multi30k
 from results import describe_machine, end_with, positive_count, save_result, summarise
 from training_contestant import GLOBAL_BATCH_TOKENS, benchmark_settings
 
-from dragoman.cluster.part_clock import Part, PartClock
+from dragoman.cluster.step_clock import Part, StepClock
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import BatchStream, MicroBatch
 from dragoman.corpus.mixture import Mixture
@@ -34,11 +34,11 @@ from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.monitoring.watcher import machine_figures
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.training.cpu import keep_freed_memory
-from dragoman.training.fixed_cost import measure_fixed_share
-from dragoman.training.optimizer import set_learning_rate
-from dragoman.training.step import Learner
-from dragoman.training.trainer import build_learner, build_stream
+from dragoman.training.worker import keep_freed_memory
+from dragoman.training.learner import measure_fixed_share
+from dragoman.training.learner import set_learning_rate
+from dragoman.training.learner import Learner
+from dragoman.training.learner import build_learner, build_stream
 
 NUM_THREADS = 2
 NUM_WARMUP_STEPS = 3
@@ -102,7 +102,7 @@ class DirectCost:
         }
 
 
-class RecordingClock(PartClock):
+class RecordingClock(StepClock):
     """Remembers what a step turns to, so that the same calls can be timed by themselves."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Watching:
 
     def __init__(self, run: RunFolder, sinks: Sinks, system: SystemFigures) -> None:
         self.run = run
-        self.clock = PartClock()
+        self.clock = StepClock()
         self._sinks = sinks
         self._system = system
 
@@ -142,7 +142,7 @@ def plan_steps(stream: BatchStream, num_steps: int) -> list[PlannedStep]:
     return [PlannedStep(stream.micro_batch(plan.parts[0]), plan.num_target_tokens) for plan in plans]
 
 
-def make_steps(learner: Learner, clock: PartClock, steps: Sequence[PlannedStep]) -> None:
+def make_steps(learner: Learner, clock: StepClock, steps: Sequence[PlannedStep]) -> None:
     """Steps as the trainer makes them, noted by this clock."""
     learner.clock = clock
     clock.restart()
@@ -154,7 +154,7 @@ def make_steps(learner: Learner, clock: PartClock, steps: Sequence[PlannedStep])
 def time_plain_block(learner: Learner, steps: Sequence[PlannedStep]) -> float:
     """Seconds of a block that nobody watches."""
     begin = time.perf_counter()
-    make_steps(learner, PartClock(is_on=False), steps)
+    make_steps(learner, StepClock(is_on=False), steps)
     return time.perf_counter() - begin
 
 
@@ -195,7 +195,7 @@ def measure_rounds(
     learner: Learner, stream: BatchStream, watching: Watching, num_rounds: int, num_steps: int
 ) -> list[Round]:
     """Warms up, then lets watched and plain blocks take turns; which comes first changes from round to round."""
-    make_steps(learner, PartClock(is_on=False), plan_steps(stream, NUM_WARMUP_STEPS))
+    make_steps(learner, StepClock(is_on=False), plan_steps(stream, NUM_WARMUP_STEPS))
     rounds: list[Round] = []
     for number in range(1, num_rounds + 1):
         steps = plan_steps(stream, num_steps)
@@ -242,7 +242,7 @@ def measure_direct_cost(
     return DirectCost(noting / num_steps, reading / num_steps, sampler_share)
 
 
-def time_noting(clock: PartClock, parts: Sequence[Part], works: Sequence[dist.Work], num_steps: int) -> float:
+def time_noting(clock: StepClock, parts: Sequence[Part], works: Sequence[dist.Work], num_steps: int) -> float:
     """Seconds of all that the clock is told in so many steps."""
     begin = time.perf_counter()
     for _ in range(num_steps):

@@ -15,8 +15,8 @@ from rig.rate import bits_per_second
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import load_settings
-from dragoman.run.following import LineFollower
-from dragoman.training.trainer import build_learner
+from dragoman.run.line_follower import LineFollower
+from dragoman.training.learner import build_learner
 
 NUM_SETTLING_STEPS = 2
 """Not measured after a change of the rate: a link that rested starts with a full bucket, and TCP adapts."""

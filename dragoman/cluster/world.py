@@ -1,6 +1,6 @@
-"""The processes of a run and the few ways they talk; a world of one has the same interface and sends nothing.
+"""The processes of a run and how they exchange data; a world of one process has the same interface and sends nothing.
 
-Gradients apart (see synchronisation), everything that crosses between ranks crosses here.
+Everything ranks exchange is exchanged here, except gradients (see gradient_sum).
 """
 
 import json
@@ -14,16 +14,16 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from dragoman.cluster.heartbeat import waiting
-from dragoman.cluster.rendezvous import Meeting
+from dragoman.cluster.rendezvous import Rendezvous
 
 CPU = torch.device("cpu")
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""Long, because ranks wait here while one of them judges or samples; hangs are found by their heartbeats."""
+"""Long, because ranks wait here while one of them evaluates; hangs are found by heartbeats."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among all."""
+    """This process's rank among all processes of the run."""
 
     rank: int = 0
     size: int = 1
@@ -34,33 +34,33 @@ class World:
 
     @property
     def machine(self) -> str:
-        """The one this process is on."""
+        """The machine this process runs on."""
         return self.machines[self.rank]
 
     @property
     def num_machines(self) -> int:
-        """How many take part."""
+        """Number of machines in the run."""
         return len(set(self.machines))
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes files and speaks to the person."""
+        """Whether this rank writes files and prints messages."""
         return self.rank == 0
 
     def sum_numbers(self, numbers: list[float]) -> list[float]:
-        """Collective: adds up each of the numbers over all ranks, in double precision on the host."""
+        """Collective: sums each number over all ranks, in double precision on the host."""
         return self._reduce_numbers(numbers, dist.ReduceOp.SUM)
 
     def largest_numbers(self, numbers: list[float]) -> list[float]:
-        """Collective: the largest over all ranks of each of the numbers."""
+        """Collective: returns the maximum of each number over all ranks."""
         return self._reduce_numbers(numbers, dist.ReduceOp.MAX)
 
     def smallest_numbers(self, numbers: list[float]) -> list[float]:
-        """Collective: the smallest over all ranks of each of the numbers."""
+        """Collective: returns the minimum of each number over all ranks."""
         return self._reduce_numbers(numbers, dist.ReduceOp.MIN)
 
     def gather_numbers(self, numbers: list[float]) -> list[list[float]]:
-        """Collective: what every rank gives, in the order of ranks; all give equally many."""
+        """Collective: returns the numbers of every rank, by rank; all ranks give equally many."""
         row = len(numbers)
         table = [0.0] * (row * self.size)
         table[self.rank * row : (self.rank + 1) * row] = numbers
@@ -68,7 +68,7 @@ class World:
         return [summed[rank * row : (rank + 1) * row] for rank in range(self.size)]
 
     def gather_texts(self, indexed: list[tuple[int, str]]) -> list[str]:
-        """Collective: every rank gives numbered texts; every rank gets all of them, in order of their numbers."""
+        """Collective: collects numbered texts of all ranks on every rank, sorted by number."""
         if self.size == 1:
             return [text for _, text in sorted(indexed)]
         with waiting("the texts of all ranks"):
@@ -90,17 +90,17 @@ class World:
         return [text for _, text in sorted(everything)]
 
     def send_tensor(self, tensor: Tensor, sender: int) -> None:
-        """Collective: gives every rank the sender's values, in place."""
+        """Collective: copies the sender's values to every rank, in place."""
         if self.size > 1:
             with waiting(f"weights from rank {sender}"):
                 dist.broadcast(tensor, src=sender)
 
     def wait_for_all(self) -> None:
-        """Collective: returns when every rank has come here."""
+        """Collective: returns when every rank has called it."""
         self.sum_numbers([0.0])
 
     def start_vote(self, code: int) -> "Vote":
-        """Collective: begins agreeing on the largest code any rank gives; the answer is read later, hiding the wait."""
+        """Collective: starts a vote in which the largest code wins; its result is read later, which hides the wait."""
         ballot = torch.tensor([code], dtype=torch.int32)
         work = dist.all_reduce(ballot, op=dist.ReduceOp.MAX, async_op=True) if self.size > 1 else None
         return Vote(ballot, work)
@@ -116,43 +116,34 @@ class World:
 
 @dataclass(frozen=True)
 class Vote:
-    """A decision under way."""
+    """A vote that has started."""
 
     ballot: Tensor
     work: dist.Work | None
 
     def result(self) -> int:
-        """Waits for the other ranks' votes; the same on every rank."""
+        """Waits for the votes of all ranks; returns the same code on every rank."""
         if self.work is not None:
             with waiting("the votes of all ranks"):
                 self.work.wait()
         return int(self.ballot)
 
 
-def join_world(meeting: Meeting | None) -> World:
-    """Collective: begins communication with those that were met; a world of one where nobody was."""
-    if meeting is None:
-        return World(device=choose_device(), machines=(socket.gethostname(),))
-    device = choose_device(meeting.local_rank)
-    if meeting.size > 1:
-        # Host tensors go over gloo even beside GPUs: votes and counts must not wait behind kernels.
+def join_world(rendezvous: Rendezvous | None, device: torch.device = CPU) -> World:
+    """Collective: starts communication between the processes of the rendezvous; without one, a world of one."""
+    if rendezvous is None:
+        return World(device=device, machines=(socket.gethostname(),))
+    if rendezvous.size > 1:
+        # Host tensors use gloo even with GPUs: votes and counts must not wait for kernels.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        store = PrefixStore("world", meeting.store)
+        store = PrefixStore("world", rendezvous.store)
         dist.init_process_group(
-            backend, store=store, rank=meeting.rank, world_size=meeting.size, timeout=COLLECTIVE_TIMEOUT
+            backend, store=store, rank=rendezvous.rank, world_size=rendezvous.size, timeout=COLLECTIVE_TIMEOUT
         )
-    return World(meeting.rank, meeting.size, meeting.local_rank, device, meeting.machines)
+    return World(rendezvous.rank, rendezvous.size, rendezvous.local_rank, device, rendezvous.machines)
 
 
 def leave_world(world: World) -> None:
-    """Ends communication, so that no peer is left waiting."""
+    """Ends communication, so that no other rank waits for this one."""
     if world.size > 1:
         dist.destroy_process_group()
-
-
-def choose_device(local_rank: int = 0) -> torch.device:
-    """The GPU of this rank where there is one, otherwise the CPU."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    return torch.device("cpu")

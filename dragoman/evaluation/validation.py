@@ -193,7 +193,7 @@ def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float,
     return smoothed / num_tokens, plain / num_tokens, forced_bleu
 
 
-def keep_translations(run: RunFolder, step: int, judged: Evaluation) -> None:
+def save_translations(run: RunFolder, step: int, judged: Evaluation) -> None:
     """Writes translations.jsonl: a line about the evaluation, then one for each sentence."""
     counts = bleu_counts(judged.translations, judged.references)
     rows = zip(judged.sources, judged.references, judged.translations, counts, strict=True)

@@ -20,7 +20,7 @@ from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
 from dragoman.training.start import create_run
 
-MODULE = "dragoman.training.check_worker"
+MODULE = "dragoman.training.worker"
 Say = Callable[[str], None]
 
 

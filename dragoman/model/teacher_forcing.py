@@ -1,7 +1,7 @@
 """The forward pass with the reference fed to the decoder: losses and predictions."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from dragoman.corpus.batching import MicroBatch
 from dragoman.corpus.tokenizer import PAD_ID
+from dragoman.model.device import autocast
 from dragoman.model.loss import LossSums, cross_entropy_sums
 from dragoman.model.transformer import Transformer
 
@@ -25,17 +26,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, was_training in modes:
             module.training = was_training
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context a forward pass runs in: "fp32", "bf16" or "fp16"."""
-    match precision:
-        case "bf16":
-            return torch.autocast(device.type, torch.bfloat16)
-        case "fp16":
-            return torch.autocast(device.type, torch.float16)
-        case _:
-            return nullcontext()
 
 
 def teacher_forced_loss(

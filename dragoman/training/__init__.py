@@ -1,1 +1,1 @@
-"""Learning: the loop, one step of it, and what a run needs to continue."""
+"""Training: the loop, one update, checkpoints, and how a run starts, continues and ends."""

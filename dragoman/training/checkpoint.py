@@ -1,6 +1,6 @@
-"""Saving and restoring a run: a checkpoint appears whole or not at all, with the hashes that prove it later.
+"""Saves and restores checkpoints: one appears complete or not at all, with the hashes that prove it later.
 
-model.safetensors optimizer.safetensors state.json manifest.json; `latest` and `best` are links to steps.
+Files: model.safetensors, optimizer.safetensors, state.json, manifest.json; `latest` and `best` are links to steps.
 """
 
 import shutil
@@ -19,35 +19,33 @@ from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json
 from dragoman.run.folder import RunFolder
-from dragoman.training.guard import LossScale
-from dragoman.training.optimizer import restore_optimizer
-from dragoman.training.step import Learner
+from dragoman.training.learner import Learner, LossScale, restore_optimizer
 
 FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a run knows besides weights and moments; small enough to read."""
+    """The state of a run besides weights and moments, as state.json holds it."""
 
     step: int
     num_updates: int
-    """Steps less those skipped because fp16 overflowed."""
+    """Steps minus those skipped because fp16 overflowed."""
     position: BatchPosition
     loss_scale: LossScale
     training_seconds: float
     model: ModelShape
     data_fingerprint: str
     evaluation: dict[str, float] | None = None
-    """`loss` and `bleu` where this very step was evaluated."""
+    """`loss` and `bleu`, if this step was evaluated."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the content of state.json."""
         return {"format_version": FORMAT_VERSION} | asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainingState":
-        """The state `to_json` gave; anything else raises."""
+        """Reads the result of `to_json`; raises on anything else."""
         values = dict(values)
         if (version := values.pop("format_version")) != FORMAT_VERSION:
             raise ValueError(
@@ -66,7 +64,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of one moment of a run; whoever writes it to disk relies on nobody changing it meanwhile."""
+    """The complete state of a run at one step; must not change while it is written to disk."""
 
     state: TrainingState
     weights: dict[str, Tensor]
@@ -74,9 +72,9 @@ class Snapshot:
 
 
 def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings) -> Path:
-    """Writes a checkpoint aside, renames it into place, moves the links and removes what need not be kept.
+    """Writes a checkpoint under another name, renames it into place, moves the links and removes old checkpoints.
 
-    An OSError leaves earlier checkpoints as they were, and nothing half-written where the disk allows removing it.
+    An OSError leaves earlier checkpoints unchanged and removes partial files if the disk allows it.
     """
     step = snapshot.state.step
     final = run.checkpoint(step)
@@ -84,7 +82,7 @@ def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         recover_set_aside(run)
-        for leftover in run.checkpoints.glob(".step-*"):  # of a run that was killed while it saved
+        for leftover in run.checkpoints.glob(".step-*"):  # from a run that was killed while it saved
             shutil.rmtree(leftover, ignore_errors=True)
         aside.mkdir()
         _write_files(aside, snapshot)
@@ -99,7 +97,7 @@ def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings
 
 
 def _write_files(folder: Path, snapshot: Snapshot) -> None:
-    """The files of a checkpoint, flushed to disk, and the manifest that proves them."""
+    """Writes the files of a checkpoint and the manifest with their hashes, all flushed to disk."""
     write_json(folder / STATE_FILE, snapshot.state.to_json())
     digests = {
         MODEL_FILE: save_tensors(folder / MODEL_FILE, snapshot.weights),
@@ -113,7 +111,7 @@ def _write_files(folder: Path, snapshot: Snapshot) -> None:
 
 
 def recover_set_aside(run: RunFolder) -> None:
-    """Gives a checkpoint its name back whose replacement was killed between two renames."""
+    """Restores the name of a checkpoint whose replacement was killed between two renames."""
     for old in run.checkpoints.glob(".step-*.old"):
         final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if not final.exists():
@@ -121,7 +119,7 @@ def recover_set_aside(run: RunFolder) -> None:
 
 
 def _put_in_place(aside: Path, final: Path) -> None:
-    """Renames, also over an older checkpoint of the same step (a resumed run passes it again)."""
+    """Renames, also over an older checkpoint of the same step (a resumed run saves it again)."""
     old = final.with_name(f".{final.name}.old")
     if final.exists():
         final.rename(old)
@@ -137,11 +135,11 @@ def _put_in_place(aside: Path, final: Path) -> None:
 def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
     """Keeps the last N up to the one just written and the best K, and points `best` at the best of all.
 
-    Later ones are damaged (the run was resumed from before them) and wait to be written again.
+    Later ones stay: they are damaged, since the run was resumed from an earlier one, and will be written again.
     """
     earlier = [step for step in run.checkpoint_steps() if step <= written_step]
     ranked = sorted(
-        (score, step) for step in earlier if (score := _badness(run.checkpoint(step), keep.best_by)) is not None
+        (key, step) for step in earlier if (key := _ranking_key(run.checkpoint(step), keep.best_by)) is not None
     )
     best = [step for _, step in ranked[: keep.keep_best]]
     if best:
@@ -153,8 +151,8 @@ def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
 def is_among_best(
     run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings, being_saved: TrainingState | None = None
 ) -> bool:
-    """Whether a checkpoint with this evaluation would be kept for its quality, beside one still on its way to disk."""
-    others = {step: _badness(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()}
+    """Whether a checkpoint with this evaluation would be among the best, counting one that is still being written."""
+    others = {step: _ranking_key(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()}
     if being_saved is not None and being_saved.evaluation is not None:
         others[being_saved.step] = _sign(keep.best_by) * being_saved.evaluation[keep.best_by]
     own = _sign(keep.best_by) * evaluation[keep.best_by]
@@ -166,8 +164,8 @@ def _sign(best_by: str) -> float:
     return -1.0 if best_by == "bleu" else 1.0
 
 
-def _badness(checkpoint: Path, best_by: str) -> float | None:
-    """The figure checkpoints are ranked by, low is good; None for one that was not evaluated or cannot be read."""
+def _ranking_key(checkpoint: Path, best_by: str) -> float | None:
+    """Returns the number checkpoints are ranked by, lower is better; None if not evaluated or not readable."""
     try:
         evaluation = read_json(checkpoint / STATE_FILE)["evaluation"]
         return None if evaluation is None else _sign(best_by) * float(evaluation[best_by])
@@ -176,7 +174,7 @@ def _badness(checkpoint: Path, best_by: str) -> float | None:
 
 
 def read_state(checkpoint: Path) -> TrainingState:
-    """The small state of a checkpoint."""
+    """Reads state.json of a checkpoint."""
     try:
         return TrainingState.from_json(read_json(checkpoint / STATE_FILE))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -184,13 +182,13 @@ def read_state(checkpoint: Path) -> TrainingState:
 
 
 def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -> TrainingState:
-    """Puts a verified checkpoint back; a run over other data or of another model is refused."""
+    """Restores a verified checkpoint; refuses one of other data or of another model."""
     state = read_state(checkpoint)
     require_same_shape(checkpoint, state.model, learner.model)
     if state.data_fingerprint != data_fingerprint:
         raise UserError(
-            f"{checkpoint} was trained on other prepared data ({state.data_fingerprint[:12]}) "
-            f"than data.prepared now holds ({data_fingerprint[:12]})."
+            f"{checkpoint} was trained on other prepared data (fingerprint {state.data_fingerprint[:12]}) than "
+            f"data.prepared holds now ({data_fingerprint[:12]}). Set data.prepared to the folder it was trained on."
         )
     load_weights(learner.model, checkpoint / MODEL_FILE)
     moments = load_tensors(checkpoint / OPTIMIZER_FILE)
@@ -199,12 +197,14 @@ def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -
     except KeyError as error:
         raise UserError(f"{checkpoint / OPTIMIZER_FILE} has no tensor {error}.") from None
     if state.loss_scale.is_dynamic == learner.loss_scale.is_dynamic:
-        # Resumed in another precision, the scale begins anew: fp16 with fp32's scale of 1 would lose small gradients.
+        # Resumed in another precision, the scale starts again: fp16 with fp32's scale of 1 would lose small gradients.
         learner.loss_scale = state.loss_scale
     return state
 
 
 def require_same_shape(checkpoint: Path, saved: ModelShape, model: Transformer) -> None:
-    """Refuses weights of another size in words about the model, not about tensors."""
+    """Refuses weights of another size, naming the settings that differ instead of tensors."""
     if differences := saved.differences(model.shape):
-        raise UserError(f"{checkpoint} is from another model (there, here): {'; '.join(differences)}.")
+        raise UserError(
+            f"{checkpoint} is from another model. Settings that differ (checkpoint, now): {'; '.join(differences)}."
+        )

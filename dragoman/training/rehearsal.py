@@ -1,7 +1,7 @@
-"""A few real steps of the model on the machines of a run, and what the way between them can carry, before it begins.
+"""Measures the machines and links of a run before it begins, with real steps of a model that is then discarded.
 
-Everything happens on a model of its own that is thrown away. First steps without any exchange, then the exchange
-alone, then both: so a slow link is told apart from a slow machine. What does not fit into the time is left out.
+First steps without exchanging gradients, then the exchange alone, then both, so that a slow link can be told from a
+slow machine. Measurements that do not fit into the given time are skipped.
 """
 
 import gc
@@ -16,15 +16,15 @@ import torch.distributed as dist
 
 from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
-from dragoman.cluster.part_clock import OWN_WORK, StepTimes
 from dragoman.cluster.probe import (
-    BackgroundExchange,
+    BackgroundAllReduce,
     measure_all_reduce,
     measure_inside,
     measure_links,
     sweep_sizes,
 )
 from dragoman.cluster.rendezvous import INTERFACE_VARIABLES
+from dragoman.cluster.step_clock import OWN_WORK, TimedStep
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, share_of_rank
 from dragoman.corpus.mixture import Mixture
@@ -40,24 +40,22 @@ from dragoman.monitoring.sampling.network import (
 from dragoman.monitoring.step_parts import IntervalParts, combine_parts
 from dragoman.run.config import Settings
 from dragoman.run.schedule import build_schedule
-from dragoman.training.fixed_cost import measure_fixed_share
-from dragoman.training.optimizer import set_learning_rate
-from dragoman.training.trainer import build_learner, build_stream
+from dragoman.training.learner import build_learner, build_stream, measure_fixed_share, set_learning_rate
 
 ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
-"""Of the time there is: for steps without exchange, for all-reduces of rising size, for those inside one machine."""
+"""Shares of the given time: steps without exchange, all-reduces of rising size, all-reduces inside one machine."""
 WARM_UP_SHARE = 0.05
 FEW_STEPS, MOST_STEPS = 3, 12
 QUARTERS_MEASURED = 4
-"""Steps that timing a whole micro-batch and a quarter of it, a few times, takes at most."""
+"""Longest time to measure the fixed share, in steps."""
 INSIDE_BYTES = 2**22
 WORTHWHILE_OVERLAP = 0.1
-"""Of a step: what overlaps less says more about the noise of the machine than about sharing it."""
+"""Smallest overlap to measure contention with, as a share of a step: a shorter one would measure noise."""
 LARGEST_SLOWDOWN = 2.0
 
 
 class SilentGradients(GradientSum):
-    """Gradients that, while silent, stay on this rank; when each bucket could have been sent is noted all the same."""
+    """Gradients that stay on this rank while `is_silent`; records when each bucket could have been sent."""
 
     is_silent = True
 
@@ -66,18 +64,18 @@ class SilentGradients(GradientSum):
             super()._send_next_bucket()
             return
         self._clock.follow(None)
-        self._works.append(_Arrived())
+        self._works.append(_NothingSent())
 
 
-class _Arrived(dist.Work):
-    """What was never sent need not be waited for."""
+class _NothingSent(dist.Work):
+    """Stands in for an all-reduce; there is nothing to wait for."""
 
     def wait(self, *_: object) -> bool:
         return True
 
 
 class Rehearsal:
-    """One rank's part of it; all ranks move through the same stages."""
+    """Measures as one rank; all ranks go through the same stages."""
 
     def __init__(
         self,
@@ -101,23 +99,24 @@ class Rehearsal:
         self.measured = Measurements(world.machines, gradients.flat.nbytes, gradients.bucket_bytes)
 
     def run(self) -> Measurements:
-        """Collective: all stages; the same measurements on every rank."""
+        """Collective: runs all stages; returns the same measurements on every rank."""
         stages = [self._compute_alone, self._measure_links, self._exchange_alone, self._exchange_while_computing]
         for stage in stages if self._world.size > 1 else stages[:1]:
             stage()
-            self._tell()
-        self._whole_steps()
-        self._tell()
+            self._report()
+        self._make_whole_steps()
+        self._report()
         return self.measured
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self.measured.seconds = self._elapsed()
         self._note(self.measured)
 
     def _compute_alone(self) -> None:
+        """Collective: makes steps without exchanging gradients."""
         beat("rehearsing steps without exchange")
         seconds = self._slowest_seconds(self._make_steps(1))
-        if seconds < WARM_UP_SHARE * self._budget:  # the first step is slow; where one takes long, it has to do
+        if seconds < WARM_UP_SHARE * self._budget:  # the first step is slow, but there may be no time for another
             seconds = self._slowest_seconds(self._make_steps(1))
         num_steps = int((ALONE_SHARE * self._budget - self._elapsed()) / seconds)
         steps = self._make_steps(max(1, min(MOST_STEPS, num_steps)))
@@ -126,7 +125,7 @@ class Rehearsal:
         measured.alone_parts = parts.attribution
         measured.alone_steps = self._world.largest_numbers([_total(step) for step in steps])
         measured.work_by_rank, measured.slowest = self._typical_work(steps), parts.slowest
-        # The same on every rank: how many whole steps are made is reckoned from it.
+        # Must be the same on every rank, because the number of whole steps follows from it.
         readiness = self._world.sum_numbers(_mean_readiness(steps))
         measured.bucket_ready = [each / self._world.size for each in readiness]
         if self._elapsed() + 2 * QUARTERS_MEASURED * seconds < self._budget / 2:
@@ -145,16 +144,17 @@ class Rehearsal:
         links = measure_links(self._world)
         mine = describe_own_interface(before, read_counters_or_note([]))
         texts = self._world.gather_texts([(self._world.rank, json.dumps([mine, notes]))])
-        told = dict(zip(self._world.machines, map(json.loads, texts), strict=True))
-        self.measured.notes = [f"{machine}: {note}" for machine, (_, found) in told.items() for note in found]
+        by_machine = dict(zip(self._world.machines, map(json.loads, texts), strict=True))
+        self.measured.notes = [f"{machine}: {note}" for machine, (_, found) in by_machine.items() for note in found]
         self.measured.links = [
             MeasuredLink(
-                link.sender, link.receiver, link.latency_seconds, link.bytes_per_second, **told[link.sender][0]
+                link.sender, link.receiver, link.latency_seconds, link.bytes_per_second, **by_machine[link.sender][0]
             )
             for link in links
         ]
 
     def _exchange_alone(self) -> None:
+        """Collective: times all-reduces of rising size, over all ranks and inside one machine."""
         gradient_bytes = self.measured.gradient_bytes
         sweep = measure_all_reduce(self._world, sweep_sizes(gradient_bytes), SWEEP_SHARE * self._budget)
         self.measured.all_reduce = [Transfer(*each) for each in sweep]
@@ -170,7 +170,7 @@ class Rehearsal:
             ]
 
     def _exchange_while_computing(self) -> None:
-        """How much computing and sending slow each other down: on a CPU they share the cores."""
+        """Collective: measures how much computing and sending slow each other down; on a CPU they share the cores."""
         measured = self.measured
         compute_seconds = sum(measured.alone_steps) / len(measured.alone_steps)
         sizes = [each.num_bytes for each in measured.all_reduce if each.seconds <= compute_seconds]
@@ -178,7 +178,7 @@ class Rehearsal:
         alone_seconds = transfer_seconds(measured.all_reduce, num_bytes)
         if self._elapsed() + 3 * (compute_seconds + alone_seconds) > self._budget:
             return
-        exchange = BackgroundExchange(self._world, num_bytes)
+        exchange = BackgroundAllReduce(self._world, num_bytes)
         rounds = [self._one_exchange_while_computing(exchange) for _ in range(2)]
         travel, step = min(seconds for seconds, _ in rounds), min(seconds for _, seconds in rounds)
         overlap = min(travel, step)
@@ -190,14 +190,14 @@ class Rehearsal:
             communication_slowdown=min(LARGEST_SLOWDOWN, max(1.0, travel / alone_seconds)),
         )
 
-    def _one_exchange_while_computing(self, exchange: BackgroundExchange) -> tuple[float, float]:
+    def _one_exchange_while_computing(self, exchange: BackgroundAllReduce) -> tuple[float, float]:
         exchange.start()
         [step] = self._make_steps(1)
         travel = exchange.finish()
         return travel, self._world.largest_numbers([_total(step)])[0]
 
-    def _whole_steps(self) -> None:
-        """As many as there is time for; none where even one would take too long."""
+    def _make_whole_steps(self) -> None:
+        """Collective: makes as many complete steps as there is time for, possibly none."""
         expected = sum(step_from_parts(self.measured).values())
         num_steps = min(MOST_STEPS, int((self._budget - self._elapsed()) / expected))
         if num_steps < 1:
@@ -209,13 +209,13 @@ class Rehearsal:
             self._make_steps(1)
         steps = self._make_steps(num_steps)
         parts = self._parts(steps)
-        # The mean over ranks: they keep step with each other, but a step begins a little earlier on one than the next.
+        # The mean over ranks: all make the same steps, but a step begins a little earlier on one rank than on another.
         seconds = self._world.sum_numbers([_total(step) for step in steps])
         self.measured.steps = [each / self._world.size for each in seconds]
         self.measured.step_parts = parts.attribution
         self.measured.work_by_rank, self.measured.slowest = self._typical_work(steps), parts.slowest
 
-    def _make_steps(self, num_steps: int) -> list[StepTimes]:
+    def _make_steps(self, num_steps: int) -> list[TimedStep]:
         self._clock.restart()
         for _ in range(num_steps):
             self._clock.begin_step()
@@ -230,20 +230,20 @@ class Rehearsal:
         batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
         return batches, plan.num_target_tokens
 
-    def _slowest_seconds(self, steps: list[StepTimes]) -> float:
-        """Collective: of the last step, on the rank that took longest."""
+    def _slowest_seconds(self, steps: list[TimedStep]) -> float:
+        """Collective: returns the seconds of the last step on the slowest rank."""
         return self._world.largest_numbers([_total(steps[-1])])[0]
 
-    def _parts(self, steps: list[StepTimes]) -> IntervalParts:
-        return combine_parts(StepTimes(), steps, self._world)
+    def _parts(self, steps: list[TimedStep]) -> IntervalParts:
+        return combine_parts(TimedStep(), steps, self._world)
 
-    def _typical_work(self, steps: list[StepTimes]) -> list[float]:
-        """Collective: own work of every rank in its median step: one hiccup must not make a machine look slow."""
+    def _typical_work(self, steps: list[TimedStep]) -> list[float]:
+        """Collective: returns every rank's own work in its median step, so that one slow step does not count."""
         mine = median(sum(step.seconds[part] for part in OWN_WORK) for step in steps)
         return [seconds for [seconds] in self._world.gather_numbers([mine])]
 
     def _elapsed(self) -> float:
-        """Collective: since the beginning, the same on every rank."""
+        """Collective: returns the seconds since the beginning, the same on every rank."""
         return self._world.largest_numbers([time.perf_counter() - self._begin])[0]
 
 
@@ -254,35 +254,35 @@ def rehearse(
     seconds: float,
     note: Callable[[Measurements], None] = lambda _: None,
 ) -> Measurements:
-    """Collective: measures; of the model nothing is left."""
+    """Collective: measures, and frees the model it measured with."""
     watched = settings.model_copy(update={"monitoring": settings.monitoring.model_copy(update={"attribution": True})})
     measured = Rehearsal(watched, corpus, world, seconds, note).run()
-    gc.collect()  # its gradients and hooks refer to each other; on a GPU their memory is wanted at once
+    gc.collect()  # gradients and hooks refer to each other; on a GPU their memory is needed at once
     return measured
 
 
 def describe_own_interface(
     before: Mapping[str, InterfaceCounters], after: Mapping[str, InterfaceCounters]
 ) -> dict[str, Any]:
-    """The interface of this machine that carried the traffic between two readings, and what it says of itself."""
+    """Describes the interface of this machine that carried the traffic between two readings of the counters."""
     found = traffic_interface(before, after)
     chosen = next((os.environ[name] for name in INTERFACE_VARIABLES if os.environ.get(name)), found or "")
-    # A tunnel's packets are counted again by the card that carries them, so counters alone would not show it.
-    is_detour = describe_interface(chosen)["kind"] in ("vpn", "loopback")
-    name = chosen if is_detour else found or chosen
-    told = describe_interface(name)
+    # The packets of a tunnel are counted again by the card that carries them, so counters alone would not show it.
+    is_tunnel = describe_interface(chosen)["kind"] in ("vpn", "loopback")
+    name = chosen if is_tunnel else found or chosen
+    description = describe_interface(name)
     return {
         "interface": name,
-        "kind": told["kind"],
-        "claimed_megabits_per_second": told["speed_megabits_per_second"],
+        "kind": description["kind"],
+        "claimed_megabits_per_second": description["speed_megabits_per_second"],
     }
 
 
-def _total(step: StepTimes) -> float:
+def _total(step: TimedStep) -> float:
     return sum(step.seconds.values())
 
 
-def _mean_readiness(steps: list[StepTimes]) -> list[float]:
-    """When each bucket was complete, in seconds before the end of backward; empty where nothing is sent."""
+def _mean_readiness(steps: list[TimedStep]) -> list[float]:
+    """Returns when each bucket was complete, in seconds before the end of backward; empty where nothing is sent."""
     readiness = [[max(0.0, step.backward_end - sent) for sent, _ in step.flights] for step in steps if step.flights]
     return [sum(bucket) / len(bucket) for bucket in zip(*readiness, strict=True)] if readiness else []

@@ -1,6 +1,6 @@
-"""Saving off the step's path: the loop pays for a copy in memory, a thread of its own for everything about the disk.
+"""Saves checkpoints in a background thread: the training loop only waits for a copy in memory.
 
-A disk that is full, read-only or slow costs checkpoints, never steps.
+A disk that is full, read-only or slow delays checkpoints, never steps.
 """
 
 import dataclasses
@@ -20,8 +20,7 @@ from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.training.checkpoint import Snapshot, TrainingState, is_among_best, save_checkpoint
-from dragoman.training.optimizer import optimizer_tensors
-from dragoman.training.step import Learner
+from dragoman.training.learner import Learner, optimizer_tensors
 
 RETRY_SECONDS = 30.0
 NUM_FINAL_ATTEMPTS = 3
@@ -31,18 +30,18 @@ BEAT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that is whole and on disk."""
+    """A checkpoint that is complete and on disk."""
 
     step: int
     path: Path
     num_bytes: int
     seconds: float
-    """Of writing, beside the steps."""
+    """Time to write, in parallel with steps."""
     snapshot_seconds: float
-    """Of copying in memory, between two steps."""
+    """Time to copy in memory, between two steps."""
 
     def figures(self) -> dict[str, Any]:
-        """What its record says."""
+        """Returns the values of its record in metrics.jsonl."""
         return {
             "path": str(self.path),
             "bytes": self.num_bytes,
@@ -53,7 +52,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """A checkpoint the disk refused."""
+    """A checkpoint that could not be written."""
 
     step: int
     folder: Path
@@ -61,21 +60,21 @@ class SaveFailed:
 
     @property
     def error(self) -> str:
-        """A sentence for the person."""
+        """The message for the user."""
         return f"The checkpoint of step {self.step} could not be written to {self.folder}: {self.reason}."
 
 
 class HostCopy:
-    """Memory on the host for weights and moments, taken once and filled anew for every checkpoint.
+    """Host memory for weights and moments, allocated once and filled again for every checkpoint.
 
-    It makes a rank that saves need the model's size three times over in host memory, beside what training needs.
+    It costs a rank that saves three times the size of the model in host memory, besides what training needs.
     """
 
     def __init__(self) -> None:
         self._copies: dict[str, Tensor] = {}
 
     def take(self, state: TrainingState, learner: Learner) -> Snapshot:
-        """A snapshot that stays as it is until the next one is taken."""
+        """Copies the current state; the copy is valid until the next call."""
         return Snapshot(
             dataclasses.replace(state, loss_scale=dataclasses.replace(state.loss_scale)),
             self._fill(dict(learner.model.named_parameters())),
@@ -85,22 +84,22 @@ class HostCopy:
     def _fill(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items():
             if name not in self._copies:
-                # A GPU copies into pinned memory several times as fast.
+                # A GPU copies into pinned memory several times faster.
                 self._copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             self._copies[name].copy_(tensor.detach())
         return {name: self._copies[name] for name in tensors}
 
 
 class CheckpointSaver:
-    """Writes one checkpoint at a time in the background; as a context, lets the last one end before it is left."""
+    """Writes one checkpoint at a time in the background; as a context manager, waits for the last one at the end."""
 
     def __init__(self, run: RunFolder, keep: CheckpointSettings, saved_step: int | None = None) -> None:
         self._run = run
         self._keep = keep
         self._saved_step = saved_step
-        """The step of the newest whole checkpoint; a resumed run has one from the start."""
+        """The step of the newest complete checkpoint; a resumed run has one from the start."""
         self._is_outdated = False
-        """Whether more is known of that step than its checkpoint says."""
+        """Whether that checkpoint lacks an evaluation made since."""
         self._copy = HostCopy()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[Saved | SaveFailed] | None = None
@@ -120,7 +119,7 @@ class CheckpointSaver:
         return time.monotonic() >= self._retry_at
 
     def save(self, state: TrainingState, learner: Learner) -> bool:
-        """Begins to save this moment; False, at once, where an earlier one is still being written."""
+        """Starts to save this state; returns False at once where an earlier one is still being written."""
         self._collect()
         if self._writing is not None:
             return False
@@ -130,19 +129,19 @@ class CheckpointSaver:
         self._writing = self._thread.submit(self._write, snapshot, time.perf_counter() - begin)
         return True
 
-    def forget(self) -> None:
-        """The step that is on disk already is to be saved again: more is known of it."""
+    def mark_outdated(self) -> None:
+        """Requests that the step on disk is saved again, because it was evaluated since."""
         self._wait()
         self._is_outdated = True
 
     def poll(self) -> list[Saved | SaveFailed]:
-        """What has ended since the last call; raises what went wrong in the thread and was not the disk's fault."""
+        """Returns the outcomes since the last call; raises errors of the thread that are not the disk's."""
         self._collect()
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def save_now(self, state: TrainingState, learner: Learner, num_attempts: int = 1) -> None:
-        """Returns when this very state is on disk; a UserError where the disk refuses it at every attempt."""
+        """Returns when this state is on disk; raises a UserError where every attempt failed."""
         self._wait()
         for attempt in range(num_attempts):
             if self._has(state):
@@ -152,21 +151,21 @@ class CheckpointSaver:
             self.save(state, learner)
             self._wait()
         if not self._has(state):
-            raise self._refusal()
+            raise self._failure()
 
     def finish(self, state: TrainingState, learner: Learner) -> None:
-        """Saves the state a run ends with, patiently: there is no later attempt."""
+        """Saves the last state of a run, with several attempts."""
         self.save_now(state, learner, NUM_FINAL_ATTEMPTS)
 
     def is_among_best(self, evaluation: dict[str, float]) -> bool:
-        """Whether a checkpoint with this evaluation would be kept for its quality."""
+        """Whether a checkpoint with this evaluation would be among the best."""
         return is_among_best(self._run, evaluation, self._keep, self._being_saved)
 
     def _has(self, state: TrainingState) -> bool:
         return self._saved_step == state.step and not self._is_outdated
 
     def _write(self, snapshot: Snapshot, snapshot_seconds: float) -> Saved | SaveFailed:
-        """The thread's work; everything but trouble with the disk is raised where the outcome is collected."""
+        """Runs in the thread; errors other than the disk's are raised where the outcome is collected."""
         begin = time.perf_counter()
         step = snapshot.state.step
         try:
@@ -179,11 +178,11 @@ class CheckpointSaver:
     def _wait(self) -> None:
         if self._writing is not None:
             while wait([self._writing], timeout=BEAT_SECONDS).not_done:
-                beat("waiting for a checkpoint to be written")  # a slow disk is no hang
+                beat("waiting for a checkpoint to be written")  # a slow disk is not a hang
             self._collect()
 
     def _collect(self) -> None:
-        """Takes note of how a finished attempt ended."""
+        """Records the outcome of a finished attempt."""
         if self._writing is None or not self._writing.done():
             return
         ended, self._writing, self._being_saved = self._writing, None, None
@@ -195,13 +194,13 @@ class CheckpointSaver:
             case SaveFailed():
                 self._retry_at = time.monotonic() + RETRY_SECONDS
 
-    def _refusal(self) -> UserError:
-        """What the last attempt ended with; it is taken off the list, so that nobody tells it twice."""
+    def _failure(self) -> UserError:
+        """Returns the error of the last attempt and removes it from the outcomes, so that it is reported once."""
         failed = self._outcomes.pop()
         assert isinstance(failed, SaveFailed)
         if self._saved_step is None:
             return UserError(f"{failed.error} Nothing is trained yet.")
         return UserError(
             f"The last state, of step {failed.step}, could not be written to {failed.folder}: {failed.reason}. "
-            f"The checkpoint of step {self._saved_step} stays, and --resume continues from it."
+            f"The checkpoint of step {self._saved_step} is kept: continue from it with --resume."
         )

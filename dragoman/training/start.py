@@ -1,4 +1,4 @@
-"""A run folder ready to be trained in, new or again: everything that can be checked before step 1 is checked here."""
+"""Creates or reopens a run folder, and checks everything that can be checked before the workers start."""
 
 import shutil
 import subprocess
@@ -24,23 +24,23 @@ KEPT_ON_RESUME = (
     ("training", "virtual_workers"),
     ("data", "max_tokens"),
 )
-"""Settings that decide which sentences come next: a run that changed them would not be continued but another one."""
+"""Settings that decide the order of sentences: with other values, it would not be the same run."""
 
 
 def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
-    """Makes the run folder, with everything the run needs written into it."""
+    """Creates the run folder and writes everything the run needs into it."""
     require_free_folder(run)
     corpus = check_settings(settings, num_workers)
     try:
         copy_tokenizers(corpus, run)
         write_json(run.corpus_facts, corpus.facts())
-        write_text(run.config, dump_settings(_spell_out_data(settings, corpus), describe_origin()))
+        write_text(run.config, dump_settings(_resolve_data(settings, corpus), describe_start()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
 
 
 def copy_tokenizers(corpus: PreparedCorpus, run: RunFolder) -> None:
-    """Makes a translator independent of the prepared corpus."""
+    """Copies the tokenizers into the run folder, so that translating does not need the prepared corpus."""
     run.tokenizers.mkdir(parents=True, exist_ok=True)
     for side in ("source", "target") if not corpus.is_joint else ("source",):
         origin = tokenizer_path(corpus.folder, side, corpus.is_joint)
@@ -51,9 +51,9 @@ def copy_tokenizers(corpus: PreparedCorpus, run: RunFolder) -> None:
 def reopen_run(
     run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int, is_all_here: bool = True
 ) -> None:
-    """Sees that a run can go on, and writes down the settings it goes on with.
+    """Checks that a run can continue, and writes the settings it continues with.
 
-    Its checkpoints may be on other hosts, unless `is_all_here`; the workers will see.
+    Its checkpoints may be on other hosts unless `is_all_here`; then the workers search for them.
     """
     if not run.exists:
         raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
@@ -62,9 +62,9 @@ def reopen_run(
     for section, key in KEPT_ON_RESUME:
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
-            raise UsageError(f"A resumed run must keep {section}.{key} = {old}, not {new}: start a new run for that.")
+            raise UsageError(f"A resumed run must keep {section}.{key} = {old}; start a new run to use {new}.")
     corpus = check_settings(settings, num_workers)
-    settings = _spell_out_data(settings, corpus)
+    settings = _resolve_data(settings, corpus)
     warnings: list[str] = []
     checkpoint = newest_whole_checkpoint(run, warnings.append)
     if checkpoint is not None:
@@ -72,21 +72,21 @@ def reopen_run(
     elif is_all_here:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
     if settings != before:
-        write_text(run.config, dump_settings(settings, describe_origin()))
+        write_text(run.config, dump_settings(settings, describe_start()))
 
 
 def _require_same_mixture(before: Settings, settings: Settings, corpus: PreparedCorpus, num_steps: int) -> None:
-    """Stages to come may be changed; those that have begun decide where in an epoch the run stands."""
+    """Refuses changes of stages that have begun: they decide the run's position in the epoch."""
     old, new = (stages_begun(build_stages(corpus.train_corpora, each.data), num_steps) for each in (before, settings))
     if old != new:
         raise UsageError(
             f"A resumed run must keep data.weights and data.stages as they were in its first {num_steps:,} steps: "
-            f"change only stages from step {num_steps:,} on, or start a new run."
+            f"change only stages that begin at step {num_steps:,} or later, or start a new run."
         )
 
 
 def require_free_folder(run: RunFolder) -> None:
-    """Refuses to write into somebody's run or other files; a run that never began may begin again."""
+    """Refuses to write into another run or a folder with other files; a run without checkpoints may start again."""
     if run.exists and not run.checkpoint_steps() and not is_held(run):
         return
     if run.exists:
@@ -99,7 +99,7 @@ def require_free_folder(run: RunFolder) -> None:
 
 
 def check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
-    """What can be known to fail is said now, not by a worker; returns the corpus, found whole."""
+    """Fails early, before workers start; returns the verified corpus."""
     virtual_workers = settings.training.virtual_workers
     if num_workers < 1:
         raise UsageError(f"--workers takes a number of at least 1, not {num_workers}.")
@@ -114,15 +114,15 @@ def check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
     return corpus
 
 
-def _spell_out_data(settings: Settings, corpus: PreparedCorpus) -> Settings:
-    """A run may be resumed from elsewhere, and after the corpus was prepared again with other weights."""
+def _resolve_data(settings: Settings, corpus: PreparedCorpus) -> Settings:
+    """Makes the path absolute and the weights explicit, for a resume from another folder or after a new `prepare`."""
     weights = base_weights(corpus.train_corpora, settings.data.weights)
     update = {"prepared": settings.data.prepared.resolve(), "weights": weights}
     return settings.model_copy(update={"data": settings.data.model_copy(update=update)})
 
 
-def describe_origin() -> dict[str, Any]:
-    """Versions, commit, time and command line: what is needed to make the run again."""
+def describe_start() -> dict[str, Any]:
+    """Returns versions, commit, time and command line, as needed to repeat the run."""
     return {
         "dragoman": __version__,
         "torch": version("torch"),
@@ -134,7 +134,7 @@ def describe_origin() -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """The commit this code is at, where it runs from a clone."""
+    """Returns the commit of this code, if it runs from a git clone."""
     git = shutil.which("git")
     if git is None:
         return None

@@ -1,29 +1,18 @@
-"""The loop. Read `Trainer.train` from top to bottom to know what a run does."""
+"""The training loop: read `Trainer.train` from top to bottom to know what a run does."""
 
 import time
 from collections.abc import Callable
 
 import torch
 
-from dragoman.cluster.gradient_sum import GradientSum
-from dragoman.cluster.heartbeat import beat
-from dragoman.cluster.part_clock import Part, PartClock
+from dragoman.cluster.heartbeat import beat, report_end
+from dragoman.cluster.step_clock import Part
 from dragoman.cluster.world import World
-from dragoman.corpus.batching import (
-    FIRST_POSITION,
-    BatchPosition,
-    BatchSettings,
-    BatchStream,
-    MicroBatch,
-    StepPlan,
-    share_of_rank,
-)
+from dragoman.corpus.batching import FIRST_POSITION, MicroBatch, StepPlan, share_of_rank
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.validation import evaluate_on_dev, keep_translations
-from dragoman.model.shape import resolve_shape
+from dragoman.evaluation.validation import evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
-from dragoman.model.transformer import Transformer
 from dragoman.monitoring.meters import TrainMeters
 from dragoman.monitoring.step_parts import read_parts
 from dragoman.monitoring.watcher import Sample, Watcher
@@ -32,20 +21,24 @@ from dragoman.run.folder import RunFolder
 from dragoman.run.processes import own_command
 from dragoman.run.schedule import build_schedule
 from dragoman.run.summary import format_seconds
-from dragoman.training.budget import Clock, StopNotice, StopReason, StopWatch
 from dragoman.training.checkpoint import TrainingState, restore_learner
-from dragoman.training.fixed_cost import measure_fixed_share
-from dragoman.training.guard import FiniteGuard, LossScale
-from dragoman.training.optimizer import build_optimizer, set_learning_rate
+from dragoman.training.learner import (
+    Learner,
+    StepResult,
+    build_learner,
+    build_stream,
+    measure_fixed_share,
+    set_learning_rate,
+)
+from dragoman.training.resuming import ResumePlan, send_state
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
-from dragoman.training.sharing import Origin, send_learner
-from dragoman.training.step import Learner, StepResult
+from dragoman.training.stopping import FiniteGuard, StopConditions, StopNotice, StopReason, TrainingTime
 
 FIXED_COST_STEP = 5
 
 
 class Trainer:
-    """One run as one process sees it; every rank has a trainer, and they move in step."""
+    """Trains on one rank; every rank has a trainer, and all make the same steps at the same time."""
 
     def __init__(
         self,
@@ -54,7 +47,7 @@ class Trainer:
         corpus: PreparedCorpus,
         world: World,
         watcher: Watcher,
-        origin: Origin,
+        resume: ResumePlan,
         notice: StopNotice,
         restart_cause: str | None = None,
     ) -> None:
@@ -68,56 +61,56 @@ class Trainer:
         self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
         self.step = self._num_updates = 0
         position, seconds_before = FIRST_POSITION, 0.0
-        state = self._restore(origin)
+        state = self._restore(resume)
         if state is not None:
             self.step, self._num_updates = state.step, state.num_updates
             position, seconds_before = state.position, state.training_seconds
-        self._clock = Clock(seconds_before, settings.training.price_per_hour)
-        self._stop_watch = StopWatch(settings.training, self._clock, notice, run if world.is_first else None)
+        self._spent = TrainingTime(seconds_before, settings.training.price_per_hour)
+        self._stop = StopConditions(settings.training, self._spent, notice, run if world.is_first else None)
         self._mixture = Mixture.build(corpus.train_corpora, settings.data)
         self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
         self._meters = TrainMeters()
         self._evaluation: dict[str, float] | None = None
         self._is_resumed = state is not None
-        self._is_evaluation_owed = state is not None and self._was_evaluation_cut_off(state)
-        self._is_saver = origin.is_saver
+        self._is_evaluation_missing = state is not None and self._lacks_evaluation(state)
+        self._is_saver = resume.is_saver
         self._saver = CheckpointSaver(run, settings.checkpoints, self.step if self._is_resumed else None)
         self._is_save_due = False
         self._first_step = self.step
         self._fixed_share: float | None = None
 
-    def _restore(self, origin: Origin) -> TrainingState | None:
-        """Collective: what the run continues from, read or sent; None at its beginning."""
+    def _restore(self, resume: ResumePlan) -> TrainingState | None:
+        """Collective: reads or receives the state the run continues from; None for a new run."""
         state = None
-        if origin.checkpoint is not None:
-            state = restore_learner(origin.checkpoint, self.learner, self._corpus.fingerprint)
-        if origin.sender is not None:
-            state = send_learner(self.learner, state, self._world, origin.sender)
+        if resume.checkpoint is not None:
+            state = restore_learner(resume.checkpoint, self.learner, self._corpus.fingerprint)
+        if resume.sender is not None:
+            state = send_state(self.learner, state, self._world, resume.sender)
         return state
 
     def train(self) -> StopReason:
-        """Collective: trains until the steps, a budget or a person's patience are used up; returns which."""
+        """Collective: trains until the last step, the end of a budget or a request to stop; returns which."""
         settings = self._settings
         self._announce()
         if not self._is_resumed:
             if settings.evaluation.evaluate_at_start:
                 self._evaluate()
-            self._save_and_wait(self._saver.save_now)  # a run can be resumed from its first moment on
+            self._save_and_wait(self._saver.save_now)  # so that a run can be resumed from the start
         guard = FiniteGuard(self.learner.loss_scale)
         reason = StopReason.NONE if self.step < settings.training.max_steps else StopReason.STEPS
-        if self._is_evaluation_owed:
+        if self._is_evaluation_missing:
             reason = self._evaluate() or reason
-            self._saver.forget()  # it was saved without its evaluation
+            self._saver.mark_outdated()  # it was saved without its evaluation
             self._is_save_due = True
 
-        with self._saver:  # a checkpoint that is being written is finished, even where a step fails
+        with self._saver:  # finishes a checkpoint that is being written, even where a step fails
             self.learner.clock.restart()
             while reason is StopReason.NONE:
                 begin = time.perf_counter()
                 self.learner.clock.begin_step()
                 beat("reading a batch", self.step)
-                vote = self._world.start_vote(self._stop_watch.reason())  # answered while the step computes
+                vote = self._world.start_vote(self._stop.reason())  # answered while the step computes
                 plan = self._stream.next_step()
                 batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
                 learning_rate = self._schedule(self._num_updates)
@@ -146,8 +139,8 @@ class Trainer:
                 self._save_if_due()
             self._save_and_wait(self._saver.finish)
 
-        self._watcher.say(self._farewell(reason))
-        beat(reason.name.lower(), self.step)  # its last words, which the launcher reads
+        self._watcher.say(self._closing_message(reason))
+        report_end(reason.name.lower(), self.step)
         return reason
 
     def _announce(self) -> None:
@@ -155,20 +148,21 @@ class Trainer:
         num_parameters = sum(parameter.numel() for parameter in self.learner.model.parameters())
         self._watcher.say(
             f"{self._settings.model.preset}: {num_parameters:,} parameters, "
-            f"{shape.source_vocab_size:,} source and {shape.target_vocab_size:,} target pieces, "
+            f"{shape.source_vocab_size:,} source and {shape.target_vocab_size:,} target subwords, "
             f"{self._settings.training.precision} on {self._world.device.type}."
         )
         self._watcher.say(
             f"{self._world.size} {'workers share' if self._world.size > 1 else 'worker has'} "
             f"{self._settings.training.virtual_workers} virtual workers and "
-            f"{self._settings.training.global_batch_tokens:,} tokens a step."
+            f"{self._settings.training.global_batch_tokens:,} tokens per step."
         )
-        for sentence in self._mixture.describe():
-            self._watcher.say(sentence)
+        for message in self._mixture.describe():
+            self._watcher.say(message)
         if self._stream.num_left_out:
             self._watcher.say(
-                f"{self._stream.num_left_out:,} training pairs have a side of more than {self._stream.longest_used} "
-                "pieces and are left out (data.max_tokens, training.global_batch_tokens / virtual_workers)."
+                f"{self._stream.num_left_out:,} training pairs are left out: one side has more than "
+                f"{self._stream.longest_used} subwords (the limit is the smaller of data.max_tokens and "
+                "training.global_batch_tokens / virtual_workers)."
             )
         if self._is_resumed:
             self._watcher.restarted(self.step, {"workers": self._world.size, "cause": self._restart_cause})
@@ -186,14 +180,14 @@ class Trainer:
             meters.num_finite_norms += 1
 
     def _measure_fixed_cost(self, batches: dict[int, MicroBatch]) -> None:
-        """Once, when caches and memory are warm: what this rank's batches cost before their first token."""
+        """Measures once, when caches and memory are warm, what a batch of this rank costs apart from its tokens."""
         is_due = self.step == self._first_step + FIXED_COST_STEP and self.learner.clock.is_on
         if is_due and batches:
             beat("measuring the fixed cost of a batch")
             self._fixed_share = measure_fixed_share(self.learner, next(iter(batches.values())))
 
     def _log(self, learning_rate: float, batches: dict[int, MicroBatch]) -> None:
-        """Collective: one record of the steps since the last one."""
+        """Collective: writes one record about the steps since the last one."""
         if not self._meters.num_steps:
             return
         figures = self._meters.read(self._world) | {
@@ -201,11 +195,11 @@ class Trainer:
             "loss_scale": self.learner.loss_scale.value,
             "skipped_steps": self.learner.loss_scale.num_skipped_steps,
             "epoch": self._stream.position.epoch,
-            "training_seconds": self._clock.seconds,
+            "training_seconds": self._spent.seconds,
         }
         figures["steps_per_second"] = 1 / figures["seconds_per_step"]
-        if self._clock.cost is not None:
-            figures["cost"] = self._clock.cost
+        if self._spent.cost is not None:
+            figures["cost"] = self._spent.cost
         if (parts := read_parts(self.learner.clock, self._world)) is not None:
             figures |= parts.to_record() | {"fixed_share": self._fixed_share}
         is_sample_due = self.step % self._settings.training.sample_every < self._meters.num_steps
@@ -214,7 +208,7 @@ class Trainer:
         self._watcher.trained(self.step, figures, self._sample(next(iter(batches.values()))) if is_shown else None)
 
     def _sample(self, batch: MicroBatch) -> Sample:
-        """The first pair of a batch, and what the model now says of it when fed with the reference."""
+        """Returns the first pair of a batch and the model's teacher-forced prediction for it."""
         model, corpus = self.learner.model, self._corpus
         first = batch.first_pair()
         with evaluating(model):
@@ -227,50 +221,49 @@ class Trainer:
         )
 
     def _evaluate(self) -> StopReason:
-        """Collective: judges the model as it is now, on the dev set; why that was cut off, NONE if it was not."""
-        should_stop = self._stop_watch.is_asked_to_end
+        """Collective: evaluates the model on the dev set; returns why it was interrupted, NONE if it was not."""
+        should_stop = self._stop.is_asked_to_end
         self.learner.clock.switch(Part.EVALUATION)
-        judged = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world, should_stop)
+        evaluation = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world, should_stop)
         self.learner.clock.switch(Part.OTHER)
-        if judged is None:
-            return StopReason(self._world.start_vote(self._stop_watch.reason()).result())
-        figures = judged.figures()
-        self._evaluation = {"loss": figures["loss"], "bleu": figures["bleu"]}
-        self._watcher.evaluated(self.step, figures)
+        if evaluation is None:
+            return StopReason(self._world.start_vote(self._stop.reason()).result())
+        self._evaluation = {"loss": evaluation.loss, "bleu": evaluation.bleu}
+        self._watcher.evaluated(self.step, evaluation.figures())
         if self._world.is_first:
-            keep_translations(self._run, self.step, judged)
+            save_translations(self._run, self.step, evaluation)
         return StopReason.NONE
 
-    def _was_evaluation_cut_off(self, state: TrainingState) -> bool:
-        """Whether a checkpoint is of a step that was to be judged, and a request to stop came before or meanwhile."""
+    def _lacks_evaluation(self, state: TrainingState) -> bool:
+        """Whether a checkpoint's step should have been evaluated, but a request to stop came first."""
         is_due = state.step % self._settings.evaluation.evaluate_every == 0
         is_last = state.step >= self._settings.training.max_steps
         return state.evaluation is None and state.step > 0 and (is_due or is_last)
 
     def _is_best(self) -> bool:
-        """Whether this step has just been evaluated and deserves to be kept; only the rank that saves needs to know."""
+        """Whether this step has just been evaluated and is among the best; only used on a rank that saves."""
         return self._is_saver and self._evaluation is not None and self._saver.is_among_best(self._evaluation)
 
     def _save_if_due(self) -> None:
-        """Starts a checkpoint on a rank that saves; where the disk is too slow for it, it stays due."""
+        """Starts a checkpoint on a rank that saves; it stays due while an earlier one is being written."""
         if not self._is_saver:
             return
-        self._tell_of_saves()
+        self._report_saves()
         if self._is_save_due or self._saver.is_retry_due:
             self.learner.clock.switch(Part.CHECKPOINT)
             self._is_save_due = not self._saver.save(self._state(), self.learner)
             self.learner.clock.switch(Part.OTHER)
 
     def _save_and_wait(self, save: Callable[[TrainingState, Learner], None]) -> None:
-        """Writes a checkpoint on a rank that saves; the others go on and meet it at the next collective."""
+        """Writes a checkpoint on a rank that saves; the others continue and wait for it at the next collective."""
         if not self._is_saver:
             return
         try:
             save(self._state(), self.learner)
         finally:
-            self._tell_of_saves()
+            self._report_saves()
 
-    def _tell_of_saves(self) -> None:
+    def _report_saves(self) -> None:
         for outcome in self._saver.poll():
             match outcome:
                 case Saved():
@@ -284,16 +277,16 @@ class Trainer:
             num_updates=self._num_updates,
             position=self._stream.position,
             loss_scale=self.learner.loss_scale,
-            training_seconds=self._clock.seconds,
+            training_seconds=self._spent.seconds,
             model=self.learner.model.shape,
             data_fingerprint=self._corpus.fingerprint,
             evaluation=self._evaluation,
         )
 
-    def _farewell(self, reason: StopReason) -> str:
-        """The last sentence of a run."""
-        cost = "" if self._clock.cost is None else f", cost {self._clock.cost:.2f}"
-        spent = f"after {self.step:,} steps and {format_seconds(self._clock.seconds)} of training{cost}"
+    def _closing_message(self, reason: StopReason) -> str:
+        """Returns the last message of a run."""
+        cost = "" if self._spent.cost is None else f", cost {self._spent.cost:.2f}"
+        spent = f"after {self.step:,} steps and {format_seconds(self._spent.seconds)} of training{cost}"
         resume = f"Continue with: {own_command()} train --resume --run-dir {self._run.path}"
         match reason:
             case StopReason.SIGNAL | StopReason.REQUEST:
@@ -301,37 +294,8 @@ class Trainer:
             case StopReason.HOST_BACK:
                 return f"A host is back: paused {spent}; everything is saved."
             case StopReason.TIME:
-                return f"training.max_hours is used up {spent}; everything is saved. To go on, raise it. {resume}"
+                return f"training.max_hours is used up {spent}; everything is saved. Raise it to continue. {resume}"
             case StopReason.COST:
-                return f"training.max_cost is used up {spent}; everything is saved. To go on, raise it. {resume}"
+                return f"training.max_cost is used up {spent}; everything is saved. Raise it to continue. {resume}"
             case _:
                 return f"Finished {spent}."
-
-
-def build_learner(
-    settings: Settings, corpus: PreparedCorpus, world: World, kind_of_sum: type[GradientSum] = GradientSum
-) -> Learner:
-    """A fresh model and all an update needs: the same on every rank, since the seed is."""
-    torch.manual_seed(settings.training.seed)
-    vocab_sizes = corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size
-    model = Transformer(resolve_shape(settings.model, *vocab_sizes, corpus.is_joint)).to(world.device)
-    clock = PartClock(world.device, settings.monitoring.attribution)
-    return Learner(
-        model,
-        build_optimizer(model, settings.training),
-        kind_of_sum(model.parameters(), world, clock=clock),
-        LossScale.start(settings.training.precision),
-        settings.training,
-        clock,
-    )
-
-
-def build_stream(
-    settings: Settings, corpus: PreparedCorpus, mixture: Mixture, position: BatchPosition = FIRST_POSITION
-) -> BatchStream:
-    """The sequence of batches of a run, from a position on: the same on every rank."""
-    training = settings.training
-    batch_settings = BatchSettings(
-        training.global_batch_tokens, training.virtual_workers, settings.data.max_tokens, training.seed
-    )
-    return BatchStream(corpus.split("train"), corpus.train_length_counts, mixture, batch_settings, position)

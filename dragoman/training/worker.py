@@ -1,11 +1,13 @@
-"""What each process of a run does: `python -m dragoman.training.worker RUN`, started by torchrun's agent.
+"""One worker process, started by the launcher: `python -m dragoman.training.worker RUN`.
 
-It continues from the newest whole checkpoint and starts afresh where there is none, so a restarted worker needs no
-other instructions than the first one had.
+It trains, or measures for `dragoman check`. Training continues from the newest complete checkpoint and starts at step
+0 where there is none, so a restarted worker needs no other instructions than the first one.
 """
 
+import ctypes
 import errno
 import os
+import signal
 import sys
 import traceback
 from contextlib import ExitStack, suppress
@@ -14,14 +16,22 @@ from typing import NoReturn
 
 import torch
 
-from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE, fair_num_threads, find_place
+from dragoman.cluster.environment import (
+    CAUSE_VARIABLE,
+    CHECK_SECONDS_VARIABLE,
+    MEASUREMENTS_FILE,
+    RESUMED_VARIABLE,
+    find_rank_info,
+    threads_of_this_worker,
+)
 from dragoman.cluster.failure import report_failure
-from dragoman.cluster.heartbeat import start_heartbeat
-from dragoman.cluster.rendezvous import Meeting, meet
+from dragoman.cluster.heartbeat import report_end, start_heartbeat
+from dragoman.cluster.rendezvous import Rendezvous, join_rendezvous
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
 from dragoman.diagnosis.verdict import judge_run
+from dragoman.model.device import choose_device
 from dragoman.monitoring.console import RunConsole
 from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import Sinks
@@ -29,52 +39,115 @@ from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.monitoring.watcher import Foresight, RunWatcher, Watcher, expected_before
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
+from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.run.processes import end_with_parent
-from dragoman.training.budget import StopNotice, StopReason
-from dragoman.training.cpu import avoid_trapping_kernels, keep_freed_memory
 from dragoman.training.rehearsal import rehearse
-from dragoman.training.sharing import Origin, find_origin
+from dragoman.training.resuming import ResumePlan, plan_resume
 from dragoman.training.start import copy_tokenizers
+from dragoman.training.stopping import StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 
 CHECK_SECONDS = 15.0
-"""Of measuring before the first step: seldom as much, and nothing beside the hours of a run on several machines."""
+"""Longest time of measuring before the first step; little compared with the hours of a run on several machines."""
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+KERNEL_LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+LAST_KERNELS_BEFORE_AMX = "AVX512_CORE_FP16"
 
 
 def main() -> NoReturn:
-    """Runs one rank that our own launcher started; a failure is recorded for it, and it tells the first cause once."""
+    """Runs one rank that our launcher started; a failure is recorded, and the launcher reports the first cause."""
     end_with_parent()
-    place = find_place()
-    assert place is not None, "started without the variables of an agent"
+    rank_info = find_rank_info()
+    assert rank_info is not None, "started without the variables of an agent"
     run = RunFolder(Path(sys.argv[1]))
     try:
-        run_rank(run, meet(place, run.path), os.environ.get(CAUSE_VARIABLE) or None)
+        rendezvous = join_rendezvous(rank_info, run.path)
+        if check_seconds := os.environ.get(CHECK_SECONDS_VARIABLE):
+            measure_on_rank(run, rendezvous, float(check_seconds))
+        else:
+            train_on_rank(run, rendezvous, os.environ.get(CAUSE_VARIABLE) or None)
     except Exception as error:
-        record_failure(run, place.rank, error)
+        record_failure(run, rank_info.rank, error)
         end_process(1)
     end_process(0)
 
 
-def run_rank(run: RunFolder, meeting: Meeting, restart_cause: str | None = None) -> StopReason:
-    """Collective: one rank's part of the run, from joining the others to leaving them."""
+def train_on_rank(run: RunFolder, rendezvous: Rendezvous, restart_cause: str | None = None) -> StopReason:
+    """Collective: trains as one rank, from joining the others to leaving them."""
     notice = StopNotice()
     notice.install()
-    start_heartbeat(meeting.rank)
-    keep_freed_memory()
-    avoid_trapping_kernels()
-    torch.set_num_threads(fair_num_threads(meeting.num_local))
-    world = join_world(meeting)
-    reason = work(run, load_settings(run.config), world, notice, restart_cause)
+    world = _join(rendezvous)
+    reason = _train(run, load_settings(run.config), world, notice, restart_cause)
     leave_world(world)
     return reason
 
 
-def end_process(code: int) -> NoReturn:
-    """Ends this process without taking the interpreter apart.
+def measure_on_rank(run: RunFolder, rendezvous: Rendezvous, seconds: float) -> None:
+    """Collective: measures for `dragoman check`; every host saves the results so far, in case another host is lost."""
+    world = _join(rendezvous)
+    settings = load_settings(run.config)
+    path = run.path / MEASUREMENTS_FILE
+    rehearse(
+        settings,
+        PreparedCorpus.open(settings.data.prepared),
+        world,
+        seconds,
+        note=lambda measured: write_json(path, measured.to_json()) if world.local_rank == 0 else None,
+    )
+    leave_world(world)
+    report_end(StopReason.STEPS.name.lower(), step=0)
 
-    Everything is closed and written by now, but threads of gloo may still be ending: seen once, a worker that had
-    finished died of "terminate called without an active exception" there, and the launcher took the run for failed.
+
+def _join(rendezvous: Rendezvous) -> World:
+    """Collective: prepares this process for work on its device and joins the other ranks."""
+    start_heartbeat(rendezvous.rank)
+    keep_freed_memory()
+    avoid_trapping_kernels()
+    torch.set_num_threads(threads_of_this_worker(rendezvous.num_local))
+    return join_world(rendezvous, choose_device(rendezvous.local_rank))
+
+
+def keep_freed_memory() -> None:
+    """Makes glibc keep freed memory; does nothing with other C libraries.
+
+    Each step frees and allocates the same large blocks. Returned to the system, they come back as new pages that must
+    be zeroed: a quarter of a step on a CPU.
+    """
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    except (OSError, AttributeError):
+        return
+
+
+def avoid_trapping_kernels() -> None:
+    """Avoids half-precision kernels that the CPU announces but traps, as some virtual machines do with AMX.
+
+    Must be called before the first product: oneDNN chooses its kernels once. A child process tries them, so that a trap
+    ends only the child.
+    """
+    if KERNEL_LIMIT_VARIABLE in os.environ or not hasattr(os, "fork"):
+        return
+    child = os.fork()
+    if child == 0:
+        # A trap must not leave a core file or a message behind.
+        signal.signal(signal.SIGILL, signal.SIG_DFL)
+        for dtype in (torch.bfloat16, torch.float16):
+            square = torch.ones(64, 64, dtype=dtype)
+            square @ square
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) == -signal.SIGILL:
+        os.environ[KERNEL_LIMIT_VARIABLE] = LAST_KERNELS_BEFORE_AMX
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends this process without the interpreter's own cleanup.
+
+    All files are closed by now, but threads of gloo may still be ending: a worker that had finished was once seen to
+    die there of "terminate called without an active exception", and the launcher took the run for failed.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # it may be a file on a full disk
@@ -82,38 +155,40 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def work(run: RunFolder, settings: Settings, world: World, notice: StopNotice, restart_cause: str | None) -> StopReason:
-    """Collective: what there is between joining and leaving; why it ended."""
+def _train(
+    run: RunFolder, settings: Settings, world: World, notice: StopNotice, restart_cause: str | None
+) -> StopReason:
+    """Collective: opens everything a run needs, trains, and returns why training ended."""
     with ExitStack() as stack:
         console = stack.enter_context(RunConsole(run.log, settings.training.max_steps)) if world.is_first else None
-        origin = find_origin(run, world, console.say if console else print)
-        if origin.is_beginning and os.environ.get(RESUMED_VARIABLE):
+        resume = plan_resume(run, world, console.say if console else print)
+        if resume.is_new_run and os.environ.get(RESUMED_VARIABLE):
             raise UserError(f"There is no checkpoint to resume in {run.checkpoints} on any host.")
         corpus = PreparedCorpus.open(settings.data.prepared)
-        if origin.is_saver:
+        if resume.is_saver:
             copy_tokenizers(corpus, run)
         if world.local_rank == 0 and settings.monitoring.sample_seconds:
             sampler = stack.enter_context(start_sampler(run, world.machine, settings.monitoring.sample_seconds))
             if sampler.trouble:
                 print(sampler.trouble, file=sys.stderr, flush=True)
-        watcher = _open_watcher(run, settings, world, console, origin, stack) if console else Watcher()
-        if origin.is_beginning and _is_check_wanted(settings, world):
-            watcher.say(f"Measuring steps and links for up to {CHECK_SECONDS:.0f} s (--no-check leaves this out) …")
+        watcher = _open_watcher(run, settings, world, console, resume, stack) if console else Watcher()
+        if resume.is_new_run and _is_check_wanted(settings, world):
+            watcher.say(f"Measuring steps and links for up to {CHECK_SECONDS:.0f} s (--no-check skips this) …")
             watcher.predicted(0, predict_and_advise(rehearse(settings, corpus, world, CHECK_SECONDS)))
-        trainer = Trainer(run, settings, corpus, world, watcher, origin, notice, restart_cause)
+        trainer = Trainer(run, settings, corpus, world, watcher, resume, notice, restart_cause)
         reason = trainer.train()
         if console:
-            with suppress(UserError):  # its records cannot be read: a run that was trained is done all the same
+            with suppress(UserError):  # unreadable records must not fail a run that was trained
                 watcher.judged(trainer.step, judge_run(run))
         return reason
 
 
 def _open_watcher(
-    run: RunFolder, settings: Settings, world: World, console: RunConsole, origin: Origin, stack: ExitStack
+    run: RunFolder, settings: Settings, world: World, console: RunConsole, resume: ResumePlan, stack: ExitStack
 ) -> Watcher:
-    """Everything that is written and shown, on the first rank."""
-    first_step = 0 if origin.checkpoint is None else checkpoint_step(origin.checkpoint)
-    expected_seconds = None if origin.is_beginning else expected_before(run, world.size)
+    """Opens the files and the display of the first rank."""
+    first_step = 0 if resume.checkpoint is None else checkpoint_step(resume.checkpoint)
+    expected_seconds = None if resume.is_new_run else expected_before(run, world.size)
     sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
     system = SystemFigures(run)
     return RunWatcher(console, sinks, settings.training.max_steps, Foresight(world.size, expected_seconds), system)
@@ -125,29 +200,30 @@ def _is_check_wanted(settings: Settings, world: World) -> bool:
 
 
 def record_failure(run: RunFolder, rank: int, error: Exception) -> None:
-    """Leaves the cause where the launcher looks for it, and a traceback in the run folder unless it is a plain one."""
-    plain = plain_sentence(run, rank, error)
-    report_failure(plain or describe_exception(run, rank, error), is_plain=plain is not None)
+    """Reports the cause to the launcher; writes a traceback to the run folder if the cause is not a known one."""
+    message = known_cause(run, rank, error)
+    report_failure(message or describe_exception(run, rank, error), is_plain=message is not None)
 
 
-def plain_sentence(run: RunFolder, rank: int, error: Exception) -> str | None:
-    """What people can do about an error; None where it is not known."""
+def known_cause(run: RunFolder, rank: int, error: Exception) -> str | None:
+    """Returns what happened and what to do, for errors that are not a fault of the program; None for others."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return (
-            f"There is no space left on the disk of {run.path}. What was saved before is untouched: --resume continues."
+            f"There is no space left on the disk of {run.path}. Free some space and continue with --resume: "
+            "earlier checkpoints are intact."
         )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return (
-            f"Worker {rank} ran out of memory: lower training.global_batch_tokens, or use fewer workers here. "
-            "What was saved before is untouched."
+            f"Worker {rank} ran out of memory: lower training.global_batch_tokens, or use fewer workers on this host. "
+            "Earlier checkpoints are intact."
         )
     return None
 
 
 def describe_exception(run: RunFolder, rank: int, error: Exception) -> str:
-    """The first line of what went wrong; the traceback goes into the run folder."""
+    """Returns the first line of the error, and writes the traceback to the run folder."""
     first_line = (str(error).splitlines() or [""])[0]
     details = run.path / f"failure.rank{rank}.txt"
     try:

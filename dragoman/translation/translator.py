@@ -9,7 +9,7 @@ from typing import TextIO
 
 import torch
 
-from dragoman.cluster.world import choose_device
+from dragoman.model.device import choose_device
 from dragoman.corpus.batching import pad_sentences
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.lines import TextFile

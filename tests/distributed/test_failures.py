@@ -15,7 +15,7 @@ import os
 import sys
 
 if "dragoman.training.worker" in sys.orig_argv and os.environ.get("RANK") == "1":
-    from dragoman.training.step import Learner
+    from dragoman.training.learner import Learner
 
     learn = Learner.learn
 

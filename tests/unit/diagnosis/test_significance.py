@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
 from dragoman.evaluation.scores import bleu_counts
-from dragoman.evaluation.validation import Evaluation, keep_translations
+from dragoman.evaluation.validation import Evaluation, save_translations
 from dragoman.report.significance import NUM_COUNTS, Judged, bleu_of, compare_bleu, read_judged
 from dragoman.run.folder import RunFolder
 
@@ -142,7 +142,7 @@ def test_what_an_evaluation_kept_is_read_again(tmp_path):
         references=wanted,
         translations=hypotheses,
     )
-    keep_translations(run, 300, evaluation)
+    save_translations(run, 300, evaluation)
     found = read_judged(run)
     assert found is not None
     assert found.step == 300

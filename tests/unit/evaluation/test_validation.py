@@ -12,7 +12,7 @@ from sacrebleu.metrics.bleu import BLEU
 from dragoman.cluster import heartbeat
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.validation import NUM_SAMPLES, Evaluation, evaluate_on_dev, keep_translations
+from dragoman.evaluation.validation import NUM_SAMPLES, Evaluation, evaluate_on_dev, save_translations
 from dragoman.model.shape import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import build_settings
@@ -151,7 +151,7 @@ def test_the_first_translations_stand_in_the_record(judge):
 def test_kept_translations_sum_up_to_the_bleu_of_the_evaluation(judge, tmp_path):
     judged = judge.judge()
     run = RunFolder(tmp_path)
-    keep_translations(run, 7, judged)
+    save_translations(run, 7, judged)
     head, *sentences = [json.loads(line) for line in run.translations.read_text(encoding="utf-8").splitlines()]
     assert head == {"step": 7, "bleu": judged.bleu, "signature": judged.signature}
     assert [each["translation"] for each in sentences] == list(judged.translations)
@@ -162,5 +162,5 @@ def test_kept_translations_sum_up_to_the_bleu_of_the_evaluation(judge, tmp_path)
 
 def test_translations_that_cannot_be_kept_do_not_end_a_run(judge, tmp_path):
     gone = RunFolder(tmp_path / "gone")
-    keep_translations(gone, 7, judge.judge())
+    save_translations(gone, 7, judge.judge())
     assert not gone.path.exists()

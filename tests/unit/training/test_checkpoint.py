@@ -6,18 +6,14 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from learners import SMALL_SHAPE, learn_steps, small_learner
 
-from dragoman.cluster.gradient_sum import GradientSum
-from dragoman.cluster.world import World
-from dragoman.corpus.batching import BatchPosition, pad_pairs
-from dragoman.model.shape import ModelShape
-from dragoman.model.transformer import Transformer
+from dragoman.corpus.batching import BatchPosition
 from dragoman.model.weights import load_tensors, save_tensors
 from dragoman.run.checkpoints import OPTIMIZER_FILE, STATE_FILE, newest_whole_checkpoint, verify_checkpoint
-from dragoman.run.config import CheckpointSettings, TrainingSettings
+from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.training import checkpoint as checkpoint_module
@@ -29,28 +25,10 @@ from dragoman.training.checkpoint import (
     restore_learner,
     save_checkpoint,
 )
-from dragoman.training.guard import LossScale
-from dragoman.training.optimizer import build_optimizer, optimizer_tensors, set_learning_rate
-from dragoman.training.step import Learner
+from dragoman.training.learner import Learner, LossScale, optimizer_tensors
 
-SHAPE = ModelShape(8, 16, 2, 1, 1, 0.1, 0.1, 0.1, source_vocab_size=12, target_vocab_size=12)
 FINGERPRINT = "0123456789abcdef" * 4
 KEEP_ALL = CheckpointSettings(keep_last=1_000)
-
-
-def build_learner(shape: ModelShape = SHAPE, seed: int = 0, precision: str = "fp32") -> Learner:
-    torch.manual_seed(seed)
-    model = Transformer(shape)
-    settings = TrainingSettings(precision=precision)
-    optimizer = build_optimizer(model, settings)
-    set_learning_rate(optimizer, 1e-2)
-    return Learner(model, optimizer, GradientSum(model.parameters(), World()), LossScale.start(precision), settings)
-
-
-def learn(learner: Learner, steps: range) -> None:
-    for step in steps:
-        sentence = np.random.default_rng(step).integers(4, 12, 6)
-        learner.learn(step, {0: pad_pairs([sentence], [sentence])}, 7)
 
 
 def make_state(step: int, learner: Learner, evaluation: dict[str, float] | None = None) -> TrainingState:
@@ -74,7 +52,7 @@ def run(tmp_path):
 @pytest.fixture(scope="module")
 def fresh():
     """A learner that has made no update; tests that change it build their own."""
-    return build_learner()
+    return small_learner()
 
 
 def save(run: RunFolder, step: int, learner: Learner, keep: CheckpointSettings = KEEP_ALL, **evaluation: float) -> Path:
@@ -91,11 +69,11 @@ def link_target(run: RunFolder, name: str) -> str:
 
 
 def test_weights_moments_and_state_come_back_bit_for_bit(run):
-    saved = build_learner()
-    learn(saved, range(3))
+    saved = small_learner()
+    learn_steps(saved, *range(3))
     checkpoint = save(run, 3, saved, loss=1.5, bleu=20.0)
     verify_checkpoint(checkpoint)
-    restored = build_learner(seed=99)
+    restored = small_learner(model_seed=99)
     assert restore_learner(checkpoint, restored, FINGERPRINT) == make_state(3, saved, {"loss": 1.5, "bleu": 20.0})
     for old, new in zip(saved.model.parameters(), restored.model.parameters(), strict=True):
         assert torch.equal(old, new)
@@ -107,14 +85,14 @@ def test_weights_moments_and_state_come_back_bit_for_bit(run):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_restored_run_goes_on_as_if_nothing_had_happened(run, precision):
-    uninterrupted = build_learner(precision=precision)
+    uninterrupted = small_learner(precision=precision)
     uninterrupted.loss_scale.value = min(uninterrupted.loss_scale.value, 256.0)  # so that fp16 updates at once
-    learn(uninterrupted, range(3))
+    learn_steps(uninterrupted, 0, 1, 2)
     checkpoint = save(run, 3, uninterrupted)
-    resumed = build_learner(seed=99, precision=precision)
+    resumed = small_learner(model_seed=99, precision=precision)
     restore_learner(checkpoint, resumed, FINGERPRINT)
-    learn(uninterrupted, range(3, 6))
-    learn(resumed, range(3, 6))
+    learn_steps(uninterrupted, *range(3, 6))
+    learn_steps(resumed, *range(3, 6))
     for old, new in zip(uninterrupted.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(old, new)
     assert resumed.loss_scale == uninterrupted.loss_scale
@@ -122,25 +100,25 @@ def test_a_restored_run_goes_on_as_if_nothing_had_happened(run, precision):
 
 def test_a_checkpoint_before_the_first_update_can_be_restored(run, fresh):
     checkpoint = save(run, 0, fresh)
-    restored = build_learner(seed=99)
+    restored = small_learner(model_seed=99)
     assert restore_learner(checkpoint, restored, FINGERPRINT).step == 0
     assert torch.equal(restored.model.target_embedding, fresh.model.target_embedding)
     assert not restored.optimizer.state
 
 
 def test_the_loss_scale_is_restored(run):
-    learner = build_learner(precision="fp16")
+    learner = small_learner(precision="fp16")
     learner.loss_scale = LossScale(is_dynamic=True, value=512.0, num_good_steps=77, num_skipped_steps=5)
     checkpoint = save(run, 0, learner)
-    restored = build_learner(precision="fp16")
+    restored = small_learner(precision="fp16")
     restore_learner(checkpoint, restored, FINGERPRINT)
     assert restored.loss_scale == LossScale(is_dynamic=True, value=512.0, num_good_steps=77, num_skipped_steps=5)
 
 
 @pytest.mark.parametrize(("saved", "resumed"), [("fp32", "fp16"), ("fp16", "bf16")])
 def test_resumed_in_another_precision_the_loss_scale_begins_anew(run, saved, resumed):
-    checkpoint = save(run, 0, build_learner(precision=saved))
-    restored = build_learner(precision=resumed)
+    checkpoint = save(run, 0, small_learner(precision=saved))
+    restored = small_learner(precision=resumed)
     restore_learner(checkpoint, restored, FINGERPRINT)
     assert restored.loss_scale == LossScale.start(resumed)
 
@@ -168,12 +146,12 @@ def test_the_state_is_readable_json(run, fresh):
 def test_a_checkpoint_of_another_model_is_refused_in_words(run, fresh, changes, words):
     checkpoint = save(run, 0, fresh)
     with pytest.raises(UserError, match=rf"from another model \(there, here\): {words}"):
-        restore_learner(checkpoint, build_learner(dataclasses.replace(SHAPE, **changes)), FINGERPRINT)
+        restore_learner(checkpoint, small_learner(dataclasses.replace(SMALL_SHAPE, **changes)), FINGERPRINT)
 
 
 def test_a_resumed_run_may_change_its_dropout(run, fresh):
     checkpoint = save(run, 0, fresh)
-    changed = build_learner(dataclasses.replace(SHAPE, dropout=0.4), seed=5)
+    changed = small_learner(dataclasses.replace(SMALL_SHAPE, dropout=0.4), seed=5)
     assert restore_learner(checkpoint, changed, FINGERPRINT).step == 0
     assert torch.equal(changed.model.target_embedding, fresh.model.target_embedding)
 
@@ -181,12 +159,12 @@ def test_a_resumed_run_may_change_its_dropout(run, fresh):
 def test_a_checkpoint_of_other_data_is_refused_in_words(run, fresh):
     checkpoint = save(run, 0, fresh)
     with pytest.raises(UserError, match=r"other prepared data \(0123456789ab\).*data.prepared now holds \(fedc"):
-        restore_learner(checkpoint, build_learner(), "fedc" * 16)
+        restore_learner(checkpoint, small_learner(), "fedc" * 16)
 
 
 def test_a_refused_checkpoint_changes_no_weight(run, fresh):
     checkpoint = save(run, 0, fresh)
-    other = build_learner(seed=5)
+    other = small_learner(seed=5)
     before = other.model.target_embedding.detach().clone()
     with pytest.raises(UserError):
         restore_learner(checkpoint, other, "other")
@@ -194,14 +172,14 @@ def test_a_refused_checkpoint_changes_no_weight(run, fresh):
 
 
 def test_a_moment_that_is_missing_is_named(run):
-    learner = build_learner()
-    learn(learner, range(1))
+    learner = small_learner()
+    learn_steps(learner, *range(1))
     checkpoint = save(run, 1, learner)
     moments = load_tensors(checkpoint / OPTIMIZER_FILE)
     del moments["exp_avg_sq/decoder.norm.bias"]
     save_tensors(checkpoint / OPTIMIZER_FILE, moments)
     with pytest.raises(UserError, match=r"optimizer.safetensors has no tensor 'exp_avg_sq/decoder.norm.bias'"):
-        restore_learner(checkpoint, build_learner(), FINGERPRINT)
+        restore_learner(checkpoint, small_learner(), FINGERPRINT)
 
 
 @pytest.mark.parametrize("change", [{"format_version": 3}, {"stray": 1}, {"position": None}, {"model": {"width": 8}}])

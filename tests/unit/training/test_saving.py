@@ -5,49 +5,35 @@ import os
 import threading
 import time
 
-import numpy as np
 import pytest
 import torch
+from learners import SMALL_SHAPE, learn_steps, small_learner
 
-from dragoman.cluster.gradient_sum import GradientSum
-from dragoman.cluster.world import World
-from dragoman.corpus.batching import BatchPosition, pad_pairs
-from dragoman.model.shape import ModelShape
-from dragoman.model.transformer import Transformer
+from dragoman.corpus.batching import BatchPosition
 from dragoman.model.weights import load_tensors
 from dragoman.run.checkpoints import MODEL_FILE, OPTIMIZER_FILE, newest_whole_checkpoint, verify_checkpoint
-from dragoman.run.config import CheckpointSettings, TrainingSettings
+from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.training import checkpoint as checkpoint_module
 from dragoman.training import saving
 from dragoman.training.checkpoint import TrainingState, read_state
-from dragoman.training.guard import LossScale
-from dragoman.training.optimizer import build_optimizer, optimizer_tensors, set_learning_rate
+from dragoman.training.learner import Learner, LossScale, optimizer_tensors
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
-from dragoman.training.step import Learner
 
-SHAPE = ModelShape(8, 16, 2, 1, 1, 0.1, 0.1, 0.1, source_vocab_size=12, target_vocab_size=12)
 SECONDS = 20.0
 
 
 def build_learner() -> Learner:
-    torch.manual_seed(0)
-    model = Transformer(SHAPE)
-    settings = TrainingSettings(precision="fp32")
-    optimizer = build_optimizer(model, settings)
-    set_learning_rate(optimizer, 1e-2)
-    return Learner(model, optimizer, GradientSum(model.parameters(), World()), LossScale(is_dynamic=True), settings)
-
-
-def learn(learner: Learner, step: int) -> None:
-    sentence = np.random.default_rng(step).integers(4, 12, 6)
-    learner.learn(step, {0: pad_pairs([sentence], [sentence])}, 7)
+    """Builds a learner whose loss scale changes with every step."""
+    learner = small_learner()
+    learner.loss_scale = LossScale(is_dynamic=True)
+    return learner
 
 
 def state_of(step: int, learner: Learner, **evaluation: float) -> TrainingState:
     position = BatchPosition(epoch=0, pool=0, micro_batch=step, step=step)
-    return TrainingState(step, step, position, learner.loss_scale, 1.0, SHAPE, "0" * 64, evaluation or None)
+    return TrainingState(step, step, position, learner.loss_scale, 1.0, SMALL_SHAPE, "0" * 64, evaluation or None)
 
 
 def copies_of(learner: Learner) -> dict[str, torch.Tensor]:
@@ -128,12 +114,12 @@ def refuse(monkeypatch):
 
 
 def test_a_checkpoint_holds_the_moment_it_was_asked_for_though_steps_go_on(run, saver, learner, slow_disk):
-    learn(learner, 0)
+    learn_steps(learner, 0)
     learner.loss_scale.value = 64.0
     expected = copies_of(learner)
     assert saver.save(state_of(1, learner), learner)
     for step in range(1, 4):
-        learn(learner, step)
+        learn_steps(learner, step)
     learner.loss_scale.value = 32.0
     slow_disk.open()
     (saved,) = wait_for_outcomes(saver)
@@ -146,7 +132,7 @@ def test_a_checkpoint_holds_the_moment_it_was_asked_for_though_steps_go_on(run, 
 
 
 def test_memory_for_the_copy_is_taken_once(saver, learner):
-    learn(learner, 0)
+    learn_steps(learner, 0)
     addresses = []
     for step in (1, 2):
         snapshot = saver._copy.take(state_of(step, learner), learner)
@@ -173,7 +159,7 @@ def test_the_outcome_tells_path_size_and_both_times_once(run, saver, learner):
 def test_steps_go_on_and_saves_are_postponed_while_the_disk_is_slow(run, saver, learner, slow_disk):
     assert saver.save(state_of(0, learner), learner)
     for step in range(1, 20):
-        learn(learner, step)
+        learn_steps(learner, step)
         begin = time.monotonic()
         assert not saver.save(state_of(step, learner), learner)
         assert saver.poll() == []
@@ -274,7 +260,7 @@ def test_a_run_that_cannot_be_saved_at_its_start_does_not_start(run, saver, lear
 
 def test_the_end_waits_for_the_writer_and_saves_the_last_state(run, saver, learner, slow_disk):
     saver.save(state_of(1, learner), learner)
-    learn(learner, 1)
+    learn_steps(learner, 1)
     threading.Timer(0.05, slow_disk.open).start()
     saver.finish(state_of(2, learner), learner)
     assert [outcome.step for outcome in saver.poll()] == [1, 2]
@@ -299,7 +285,7 @@ def test_a_resumed_run_knows_what_it_came_from(run, learner):
 def test_a_saved_step_of_which_more_is_known_is_saved_again(run, learner, refuse):
     with CheckpointSaver(run, CheckpointSettings()) as saver:
         saver.finish(state_of(9, learner), learner)
-        saver.forget()
+        saver.mark_outdated()
         disk = refuse(errno.ENOSPC)
         with pytest.raises(UserError, match="The checkpoint of step 9 stays, and --resume continues from it"):
             saver.finish(state_of(9, learner, loss=1.0, bleu=2.0), learner)

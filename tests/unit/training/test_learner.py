@@ -1,4 +1,4 @@
-"""One step: the gradient of the mean over the global batch, however it is cut, and an update that can be repeated."""
+"""One update: the gradient of the mean over the global batch, however it is split, and the same update again."""
 
 import dataclasses
 import math
@@ -7,33 +7,25 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from learners import small_learner
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from dragoman.cluster.gradient_sum import GradientSum
-from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, pad_pairs
 from dragoman.corpus.tokenizer import PAD_ID
 from dragoman.model.shape import ModelShape
-from dragoman.model.teacher_forcing import teacher_forced_loss, teacher_forced_predictions
-from dragoman.model.transformer import Transformer
-from dragoman.run.config import TrainingSettings
-from dragoman.training.guard import LossScale
-from dragoman.training.optimizer import build_optimizer, set_learning_rate
-from dragoman.training.step import Learner, virtual_worker_seed
+from dragoman.model.teacher_forcing import teacher_forced_loss
+from dragoman.training import learner as learner_module
+from dragoman.training.learner import QUARTER, Learner, LossScale, measure_fixed_share, virtual_worker_seed
 
 SHAPE = ModelShape(16, 32, 2, 1, 1, 0.0, 0.0, 0.0, source_vocab_size=20, target_vocab_size=20)
 WITH_DROPOUT = dataclasses.replace(SHAPE, dropout=0.2, attention_dropout=0.2, relu_dropout=0.2)
 
 
 def build_learner(shape: ModelShape = SHAPE, rate: float = 1e-3, **training: object) -> Learner:
-    torch.manual_seed(0)
-    model = Transformer(shape)
-    settings = TrainingSettings(**{"clip_norm": 0.0} | training)
-    optimizer = build_optimizer(model, settings)
-    set_learning_rate(optimizer, rate)
-    gradients = GradientSum(model.parameters(), World())
-    return Learner(model, optimizer, gradients, LossScale.start(settings.precision), settings)
+    return small_learner(shape, rate=rate, **{"clip_norm": 0.0} | training)
 
 
 def make_pairs(num_pairs: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -230,15 +222,141 @@ def test_weight_decay_is_for_matrices_only():
         assert decays[parameter] == (0.1 if parameter.dim() > 1 else 0.0), name
 
 
-def test_predictions_are_the_likeliest_tokens_given_the_reference():
-    model = build_learner().model.eval()
-    batch = make_batch(make_pairs(5))
-    predictions = teacher_forced_predictions(model, batch, "fp32")
-    for row in range(5):
-        length = int((batch.target_output[row] != PAD_ID).sum())
-        source_length = int(batch.source_lengths[row])
-        with torch.no_grad():
-            source = torch.from_numpy(batch.source[row : row + 1, :source_length])
-            target = torch.from_numpy(batch.target_input[row : row + 1, :length])
-            states = model(source, torch.tensor([source_length]), target)
-        assert predictions[row] == linear(states[0], model.target_embedding).argmax(-1).tolist()
+# The dynamic loss scale of fp16
+
+
+def test_fp16_starts_at_two_to_the_fourteenth():
+    assert LossScale.start("fp16") == LossScale(is_dynamic=True, value=16_384.0)
+
+
+def test_other_precisions_stay_at_one_whatever_happens():
+    for precision in ("fp32", "bf16"):
+        scale = LossScale.start(precision)
+        for is_finite in [False] * 3 + [True] * 2_500 + [False]:
+            scale.update(is_finite)
+        assert scale == LossScale(is_dynamic=False, value=1.0)
+
+
+def test_an_overflow_halves_and_is_counted():
+    scale = LossScale.start("fp16")
+    for num_skipped, value in enumerate((8_192.0, 4_096.0, 2_048.0), start=1):
+        scale.update(is_finite=False)
+        assert (scale.value, scale.num_skipped_steps) == (value, num_skipped)
+
+
+def test_two_thousand_good_steps_in_a_row_double():
+    scale = LossScale.start("fp16")
+    for _ in range(1_999):
+        scale.update(is_finite=True)
+    assert scale.value == 16_384.0
+    scale.update(is_finite=True)
+    assert scale.value == 32_768.0
+    for _ in range(1_999):
+        scale.update(is_finite=True)
+    assert scale.value == 32_768.0
+    scale.update(is_finite=True)
+    assert (scale.value, scale.num_skipped_steps) == (65_536.0, 0)
+
+
+def test_a_bad_step_starts_the_count_anew():
+    scale = LossScale.start("fp16")
+    for _ in range(1_999):
+        scale.update(is_finite=True)
+    scale.update(is_finite=False)
+    assert scale.value == 8_192.0
+    for _ in range(1_999):
+        scale.update(is_finite=True)
+    assert scale.value == 8_192.0
+    scale.update(is_finite=True)
+    assert scale.value == 16_384.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 2_500)), max_size=6))
+def test_any_history_follows_the_plain_rule(history):
+    scale = LossScale.start("fp16")
+    value, num_good, num_skipped = 2.0**14, 0, 0
+    for is_finite, num_times in history:
+        for _ in range(num_times if is_finite else num_times % 20):
+            scale.update(is_finite)
+            value, num_good, num_skipped = (
+                (value, num_good + 1, num_skipped) if is_finite else (value / 2, 0, num_skipped + 1)
+            )
+            if num_good == 2_000:
+                value, num_good = value * 2, 0
+    assert (scale.value, scale.num_skipped_steps) == (value, num_skipped)
+
+
+# The fixed cost of a batch
+
+
+def batch_of_lengths(*sentence_lengths: int) -> MicroBatch:
+    sentences = [np.full(length, 5) for length in sentence_lengths]
+    return pad_pairs(sentences, sentences)
+
+
+def num_padded_tokens(batch: MicroBatch) -> int:
+    return batch.source.size + batch.target_input.size
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("sentences", [(10,) * 16, (40, 40), (10,) * 7])
+def test_the_share_is_found_from_two_sizes(monkeypatch, share, sentences):
+    whole = batch_of_lengths(*sentences)
+    seconds_per_token = (1 - share) / num_padded_tokens(whole)
+    monkeypatch.setattr(
+        learner_module, "_time_batch", lambda _learner, batch: share + seconds_per_token * num_padded_tokens(batch)
+    )
+    assert measure_fixed_share(None, whole) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("of_quarter", "expected"), [(0.0, 0.0), (5.0, 1.0)])
+def test_noise_does_not_lead_beyond_nothing_and_all(monkeypatch, of_quarter, expected):
+    whole = batch_of_lengths(*(10,) * 16)
+    monkeypatch.setattr(learner_module, "_time_batch", lambda _, batch: 1.0 if batch is whole else of_quarter)
+    assert measure_fixed_share(None, whole) == expected
+
+
+def test_one_hiccup_does_not_count(monkeypatch):
+    whole = batch_of_lengths(*(10,) * 16)
+    hiccups = iter([9.0, 9.0, 0.0, 0.0, 0.0, 0.0])
+    monkeypatch.setattr(
+        learner_module,
+        "_time_batch",
+        lambda _, batch: num_padded_tokens(batch) / num_padded_tokens(whole) + next(hiccups),
+    )
+    assert measure_fixed_share(None, whole) == pytest.approx(0.0)
+
+
+def test_a_batch_that_cannot_be_cut_is_all_fixed_cost(monkeypatch):
+    monkeypatch.setattr(learner_module, "_time_batch", None)  # nothing is timed
+    token = np.full((1, 1), 5)
+    assert measure_fixed_share(None, MicroBatch(token, np.array([1]), token, token)) == 1.0
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20))
+def test_a_quarter_is_a_batch_of_its_own(sentence_lengths):
+    batch = batch_of_lengths(*sentence_lengths)
+    quarter = learner_module._quarter(batch)
+    num_pairs = len(quarter.source)
+    assert 1 <= num_pairs == len(quarter.source_lengths) == len(quarter.target_input) == len(quarter.target_output)
+    assert quarter.target_input.shape == quarter.target_output.shape
+    assert quarter.source_lengths.min() >= 1
+    assert quarter.source_lengths.max() <= quarter.source.shape[1]
+    if len(sentence_lengths) >= QUARTER:
+        assert num_pairs == len(sentence_lengths) // QUARTER
+    else:
+        assert quarter.source.shape[1] == max(1, batch.source.shape[1] // QUARTER)
+
+
+@pytest.mark.parametrize("sentences", [(6,) * 8, (12, 12)])
+def test_measuring_leaves_the_next_step_as_it_would_have_been(sentences):
+    learners = [small_learner(), small_learner()]
+    batch = batch_of_lengths(*sentences)
+    for learner in learners:
+        learner.learn(0, {0: batch}, 50)
+    share = measure_fixed_share(learners[0], batch)
+    assert 0 <= share <= 1
+    norms = [learner.learn(1, {0: batch}, 50).gradient_norm for learner in learners]
+    assert norms[0] == norms[1]
+    weights = [list(learner.model.parameters()) for learner in learners]
+    assert all(torch.equal(*pair) for pair in zip(*weights, strict=True))

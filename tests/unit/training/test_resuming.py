@@ -1,6 +1,6 @@
-"""Hosts that share no folder: whoever has the newest checkpoint, all continue from it; and each folder has one writer.
+"""All ranks continue from the newest checkpoint of any host, and each run folder has one rank that saves.
 
-The ranks are threads here; the rig's tests have hosts with real networks between them.
+The ranks are threads here; tests with a rig have hosts with real networks between them.
 """
 
 import dataclasses
@@ -13,28 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learners import SMALL_SHAPE, learn_steps, small_learner
 
-from dragoman.cluster.gradient_sum import GradientSum
-from dragoman.cluster.world import World
-from dragoman.corpus.batching import BatchPosition, pad_pairs
-from dragoman.model.shape import ModelShape
-from dragoman.model.transformer import Transformer
+from dragoman.corpus.batching import BatchPosition
 from dragoman.run.checkpoints import RESUME_FILES
-from dragoman.run.config import CheckpointSettings, TrainingSettings
+from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.training.checkpoint import Snapshot, TrainingState, restore_learner, save_checkpoint
-from dragoman.training.guard import LossScale
-from dragoman.training.optimizer import build_optimizer, optimizer_tensors, set_learning_rate
-from dragoman.training.sharing import Origin, find_origin, send_learner
-from dragoman.training.step import Learner
+from dragoman.training.learner import Learner, optimizer_tensors
+from dragoman.training.resuming import ResumePlan, plan_resume, send_state
 
-SHAPE = ModelShape(8, 16, 2, 1, 1, 0.1, 0.1, 0.1, source_vocab_size=12, target_vocab_size=12)
 FINGERPRINT = "0123456789abcdef" * 4
 SECONDS = 60.0
 Result = TypeVar("Result")
@@ -84,9 +77,9 @@ def in_threads(folders: list[Path], local_ranks: list[int], act: Callable[[RunFo
         return list(pool.map(play, range(len(folders))))
 
 
-def origins_of(folders: list[Path], local_ranks: list[int] | None = None) -> list[Origin]:
+def plans_of(folders: list[Path], local_ranks: list[int] | None = None) -> list[ResumePlan]:
     ranks = local_ranks or [0] * len(folders)
-    return in_threads(folders, ranks, lambda run, world: find_origin(run, world, lambda _: None))
+    return in_threads(folders, ranks, lambda run, world: plan_resume(run, world, lambda _: None))
 
 
 def write_checkpoint(folder: Path, step: int, is_whole: bool = True) -> None:
@@ -110,79 +103,79 @@ def folders(tmp_path) -> list[Path]:
 
 
 def test_a_run_without_checkpoints_begins_everywhere(folders):
-    origins = origins_of(folders)
-    assert all(origin.is_beginning and origin.is_saver for origin in origins)
+    plans = plans_of(folders)
+    assert all(plan.is_new_run and plan.is_saver for plan in plans)
 
 
 def test_one_process_looks_for_itself(folders):
     write_checkpoint(folders[0], 7)
-    (origin,) = origins_of(folders[:1])
-    assert origin == Origin(RunFolder(folders[0]).checkpoint(7), None, is_saver=True)
+    (plan,) = plans_of(folders[:1])
+    assert plan == ResumePlan(RunFolder(folders[0]).checkpoint(7), None, is_saver=True)
 
 
 def test_the_newest_checkpoint_is_sent_to_those_that_lack_it(folders):
     write_checkpoint(folders[1], 7)
     write_checkpoint(folders[2], 14)
-    origins = origins_of(folders)
-    assert [origin.checkpoint for origin in origins] == [None, None, RunFolder(folders[2]).checkpoint(14)]
-    assert [origin.sender for origin in origins] == [2, 2, 2]
-    assert not any(origin.is_beginning for origin in origins)
+    plans = plans_of(folders)
+    assert [plan.checkpoint for plan in plans] == [None, None, RunFolder(folders[2]).checkpoint(14)]
+    assert [plan.sender for plan in plans] == [2, 2, 2]
+    assert not any(plan.is_new_run for plan in plans)
 
 
 def test_nothing_is_sent_where_all_have_the_newest(folders):
     for folder in folders:
         write_checkpoint(folder, 7)
-    origins = origins_of(folders)
-    assert [origin.sender for origin in origins] == [None] * 3
-    assert [origin.checkpoint for origin in origins] == [RunFolder(folder).checkpoint(7) for folder in folders]
+    plans = plans_of(folders)
+    assert [plan.sender for plan in plans] == [None] * 3
+    assert [plan.checkpoint for plan in plans] == [RunFolder(folder).checkpoint(7) for folder in folders]
 
 
 def test_in_a_shared_folder_all_read_and_only_the_first_writes(folders):
     write_checkpoint(folders[0], 7)
-    origins = origins_of([folders[0]] * 3, [0, 1, 0])
-    assert [origin.checkpoint for origin in origins] == [RunFolder(folders[0]).checkpoint(7)] * 3
-    assert [origin.sender for origin in origins] == [None] * 3
-    assert [origin.is_saver for origin in origins] == [True, False, False]
+    plans = plans_of([folders[0]] * 3, [0, 1, 0])
+    assert [plan.checkpoint for plan in plans] == [RunFolder(folders[0]).checkpoint(7)] * 3
+    assert [plan.sender for plan in plans] == [None] * 3
+    assert [plan.is_saver for plan in plans] == [True, False, False]
 
 
 def test_one_worker_of_each_host_writes_where_no_folder_is_shared(folders):
-    origins = origins_of([folders[0], folders[0], folders[1], folders[1]], [0, 1, 0, 1])
-    assert [origin.is_saver for origin in origins] == [True, False, True, False]
+    plans = plans_of([folders[0], folders[0], folders[1], folders[1]], [0, 1, 0, 1])
+    assert [plan.is_saver for plan in plans] == [True, False, True, False]
 
 
 def test_all_workers_of_a_host_continue_from_the_checkpoint_of_its_folder(folders):
     for folder in folders[:2]:
         write_checkpoint(folder, 7)
-    origins = origins_of([folders[0], folders[0], folders[1], folders[1]], [0, 1, 0, 1])
-    sent = {origin.sender for origin in origins}
+    plans = plans_of([folders[0], folders[0], folders[1], folders[1]], [0, 1, 0, 1])
+    sent = {plan.sender for plan in plans}
     assert len(sent) == 1
-    assert all(origin.checkpoint is not None for origin in origins) or sent == {0}
+    assert all(plan.checkpoint is not None for plan in plans) or sent == {0}
 
 
 def test_hosts_that_share_a_folder_which_the_first_host_does_not_see_have_one_writer(folders):
     """Two would remove each other's half-written checkpoints."""
-    origins = origins_of([folders[0], folders[1], folders[1]])
-    assert [origin.is_saver for origin in origins] == [True, True, False]
+    plans = plans_of([folders[0], folders[1], folders[1]])
+    assert [plan.is_saver for plan in plans] == [True, True, False]
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_another_hosts_whole_one(folders):
     write_checkpoint(folders[0], 7)
     write_checkpoint(folders[0], 14, is_whole=False)
     write_checkpoint(folders[1], 10)
-    origins = origins_of(folders[:2])
-    assert [origin.sender for origin in origins] == [1, 1]
-    assert origins[1].checkpoint == RunFolder(folders[1]).checkpoint(10)
+    plans = plans_of(folders[:2])
+    assert [plan.sender for plan in plans] == [1, 1]
+    assert plans[1].checkpoint == RunFolder(folders[1]).checkpoint(10)
 
 
 def test_a_folder_with_nothing_but_damaged_checkpoints_is_not_begun_anew(folders):
     write_checkpoint(folders[0], 7, is_whole=False)
-    with pytest.raises(UserError, match="is whole; nothing was changed"):
-        origins_of(folders[:1])
+    with pytest.raises(UserError, match="are damaged; nothing was changed"):
+        plans_of(folders[:1])
     assert RunFolder(folders[0]).checkpoint_steps() == [7]
 
 
 def test_no_trace_of_the_search_is_left(folders):
-    origins_of(folders)
+    plans_of(folders)
     assert [list(folder.iterdir()) for folder in folders] == [[], [], []]
 
 
@@ -207,38 +200,27 @@ def test_whoever_has_what_all_continue_from_the_newest_and_each_folder_has_one_w
             folder.mkdir()
             for step in of_folder:
                 write_checkpoint(folder, step)
-        origins = origins_of([folders[number] for number in numbers], local_ranks)
+        plans = plans_of([folders[number] for number in numbers], local_ranks)
     present = set().union(*(steps[number] for number in numbers))
-    for origin, number in zip(origins, numbers, strict=True):
-        assert origin.is_beginning == (not present)
-        if origin.checkpoint is not None:
-            assert checkpoint_step(origin.checkpoint) == max(present)
+    for plan, number in zip(plans, numbers, strict=True):
+        assert plan.is_new_run == (not present)
+        if plan.checkpoint is not None:
+            assert checkpoint_step(plan.checkpoint) == max(present)
             assert max(present) in steps[number]
         elif present:
-            assert origins[origin.sender].checkpoint is not None
-    assert len({origin.sender for origin in origins}) == 1
-    savers = [number for origin, number in zip(origins, numbers, strict=True) if origin.is_saver]
+            assert plans[plan.sender].checkpoint is not None
+    assert len({plan.sender for plan in plans}) == 1
+    savers = [number for plan, number in zip(plans, numbers, strict=True) if plan.is_saver]
     assert sorted(savers) == sorted(set(numbers))
-
-
-def build_learner(seed: int) -> Learner:
-    torch.manual_seed(seed)
-    model = Transformer(SHAPE)
-    training = TrainingSettings(precision="fp16")
-    optimizer = build_optimizer(model, training)
-    set_learning_rate(optimizer, 1e-2)
-    return Learner(model, optimizer, GradientSum(model.parameters(), World()), LossScale.start("fp16"), training)
 
 
 def train_to(run: RunFolder, num_steps: int) -> dict[str, Any]:
     """A checkpoint of a learner that has learned for a few steps, some of which overflowed; its fingerprint."""
-    learner = build_learner(seed=0)
-    for step in range(num_steps):
-        sentence = np.random.default_rng(step).integers(4, 12, 6)
-        learner.learn(step, {0: pad_pairs([sentence], [sentence])}, 7)
+    learner = small_learner(precision="fp16")
+    learn_steps(learner, *range(num_steps))
     learner.loss_scale.update(is_finite=False)
     state = TrainingState(
-        num_steps, num_steps, BatchPosition(1, 2, 3, num_steps), learner.loss_scale, 12.5, SHAPE, FINGERPRINT
+        num_steps, num_steps, BatchPosition(1, 2, 3, num_steps), learner.loss_scale, 12.5, SMALL_SHAPE, FINGERPRINT
     )
     weights, moments = dict(learner.model.named_parameters()), optimizer_tensors(learner.model, learner.optimizer)
     save_checkpoint(run, Snapshot(state, weights, moments), CheckpointSettings())
@@ -257,15 +239,15 @@ def fingerprint(learner: Learner, state: TrainingState) -> dict[str, Any]:
 def test_one_has_the_newest_one_an_older_and_one_no_checkpoint_and_all_end_with_the_same(folders):
     train_to(RunFolder(folders[1]), 2)
     newest = train_to(RunFolder(folders[2]), 3)
-    learners = [build_learner(seed) for seed in (1, 2, 3)]
+    learners = [small_learner(model_seed=seed, precision="fp16") for seed in (1, 2, 3)]
 
     def continue_run(run: RunFolder, world: Any) -> dict[str, Any]:
         learner, state = learners[world.rank], None
-        origin = find_origin(run, world, lambda _: None)
-        if origin.checkpoint is not None:
-            state = restore_learner(origin.checkpoint, learner, FINGERPRINT)
-        assert origin.sender == 2
-        return fingerprint(learner, send_learner(learner, state, world, origin.sender))
+        plan = plan_resume(run, world, lambda _: None)
+        if plan.checkpoint is not None:
+            state = restore_learner(plan.checkpoint, learner, FINGERPRINT)
+        assert plan.sender == 2
+        return fingerprint(learner, send_state(learner, state, world, plan.sender))
 
     for found in in_threads(folders, [0, 0, 0], continue_run):
         assert found == newest
@@ -273,13 +255,13 @@ def test_one_has_the_newest_one_an_older_and_one_no_checkpoint_and_all_end_with_
 
 def test_a_checkpoint_from_before_the_first_update_has_no_moments_to_send(folders):
     fresh = train_to(RunFolder(folders[1]), 0)
-    learners = [build_learner(seed) for seed in (1, 2)]
+    learners = [small_learner(model_seed=seed, precision="fp16") for seed in (1, 2)]
 
     def continue_run(run: RunFolder, world: Any) -> dict[str, Any]:
         learner = learners[world.rank]
         checkpoint = run.checkpoint(0)
         state = restore_learner(checkpoint, learner, FINGERPRINT) if checkpoint.exists() else None
-        return fingerprint(learner, send_learner(learner, state, world, sender=1))
+        return fingerprint(learner, send_state(learner, state, world, sender=1))
 
     for found in in_threads(folders[:2], [0, 0], continue_run):
         assert found["tensors"] == fresh["tensors"]

@@ -1,0 +1,104 @@
+"""Finds the checkpoint a run continues from, on whichever host it is, and sends it to ranks that cannot read it.
+
+Where hosts share no folder, every host saves checkpoints of its own. All ranks hold the same weights and moments, so
+this costs no network traffic, and a run that loses its first host loses no checkpoint.
+"""
+
+import json
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.cluster.world import World
+from dragoman.run.checkpoints import newest_whole_checkpoint
+from dragoman.run.errors import UserError
+from dragoman.run.folder import RunFolder, checkpoint_step
+from dragoman.training.checkpoint import TrainingState, recover_set_aside
+from dragoman.training.learner import Learner, empty_moments, optimizer_tensors, restore_optimizer
+
+NO_CHECKPOINT = -1
+ALL_DAMAGED = -2
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """Which checkpoint this rank continues from, and whether it saves new ones."""
+
+    checkpoint: Path | None
+    """The checkpoint to read; None at the start of a run, or where another rank sends it."""
+    sender: int | None = None
+    """The rank that sends the state to all others; None where every rank can read the checkpoint."""
+    is_saver: bool = False
+    """Whether this rank saves checkpoints: one rank for each run folder, so one in all if hosts share the folder."""
+
+    @property
+    def is_new_run(self) -> bool:
+        """Whether no host has a checkpoint."""
+        return self.checkpoint is None and self.sender is None
+
+
+def plan_resume(run: RunFolder, world: World, warn: Callable[[str], None]) -> ResumePlan:
+    """Collective: finds the newest whole checkpoint of all hosts, and the ranks that can read it.
+
+    Only the saver of a folder searches it, for all ranks that share it: it may write a checkpoint while others look.
+    """
+    saver = _saver_of_folder(run, world)
+    is_saver = saver == world.rank
+    mine = json.dumps([saver, _newest_step(run, warn) if is_saver else NO_CHECKPOINT])
+    reports = [json.loads(text) for text in world.gather_texts([(world.rank, mine)])]
+    step = max(found for _, found in reports)
+    if step < 0 and any(found == ALL_DAMAGED for _, found in reports):
+        raise UserError(f"All checkpoints in {run.checkpoints} are damaged; nothing was changed.")
+    if step < 0:
+        return ResumePlan(None, is_saver=is_saver)
+    sender = next(rank for rank, (_, found) in enumerate(reports) if found == step)
+    can_read = [reports[saver][1] == step for saver, _ in reports]
+    path = run.checkpoint(step) if can_read[world.rank] else None
+    return ResumePlan(path, None if all(can_read) else sender, is_saver)
+
+
+def _newest_step(run: RunFolder, warn: Callable[[str], None]) -> int:
+    recover_set_aside(run)
+    newest = newest_whole_checkpoint(run, warn)
+    if newest is not None:
+        return checkpoint_step(newest)
+    return ALL_DAMAGED if run.checkpoint_steps() else NO_CHECKPOINT
+
+
+def _saver_of_folder(run: RunFolder, world: World) -> int:
+    """Collective: returns the first rank that sees the same run folder; it reads and writes for all that see it.
+
+    Where no rank can write, because the disk is full, it is rank 0, which will report the error.
+    """
+    if world.size == 1:
+        return 0
+    (check,) = world.gather_texts([(0, secrets.token_hex(8))] if world.is_first else [])
+    tokens = [run.path / f".seen-{check}-{rank}" for rank in range(world.size)]
+    if world.local_rank == 0:
+        with suppress(OSError):
+            tokens[world.rank].touch()
+    world.wait_for_all()
+    # Each file is looked up by name: the listing of a network folder may be half a minute old.
+    saver = next((rank for rank, token in enumerate(tokens) if token.exists()), 0)
+    world.wait_for_all()
+    if world.local_rank == 0:
+        with suppress(OSError):
+            tokens[world.rank].unlink()
+    return saver
+
+
+def send_state(learner: Learner, state: TrainingState | None, world: World, sender: int) -> TrainingState:
+    """Collective: sends weights, moments and state from the rank that could read them to all others."""
+    texts = [] if state is None or world.rank != sender else [(0, json.dumps(state.to_json()))]
+    (text,) = world.gather_texts(texts)
+    sent = TrainingState.from_json(json.loads(text))
+    if sent.loss_scale.is_dynamic == learner.loss_scale.is_dynamic:
+        learner.loss_scale = sent.loss_scale  # gradients of ranks with different scales would have different weight
+    if state is None:
+        restore_optimizer(learner.model, learner.optimizer, empty_moments(learner.model), sent.num_updates)
+    moments = optimizer_tensors(learner.model, learner.optimizer)
+    for tensor in (*(parameter.data for parameter in learner.model.parameters()), *moments.values()):
+        world.send_tensor(tensor, sender)
+    return sent
