@@ -160,7 +160,7 @@ def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(run):
         make_checkpoint(run, step)
     with pytest.raises(UserError, match="has no checkpoint of step 7; there are: 5, 10"):
         find_checkpoint(run, "7")
-    with pytest.raises(UsageError, match="takes best, latest or the step number, not 'newest'"):
+    with pytest.raises(UsageError, match="takes best, latest or a step number, not 'newest'"):
         find_checkpoint(run, "newest")
 
 
