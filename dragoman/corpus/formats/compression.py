@@ -1,4 +1,8 @@
-"""Compressed files and archives, opened as plain bytes within bounds."""
+"""Reads files that may be compressed (gzip, bzip2, xz, Zstandard), and limits how much they may expand.
+
+The file objects of the standard library do not fit: those of `bz2` and `lzma` ignore what follows a member that they
+cannot read, `lzma` does not limit its memory, and the one of `zstandard` does not notice that a file was cut off.
+"""
 
 import bz2
 import lzma
@@ -6,130 +10,15 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Protocol
 
 from dragoman.run.errors import UserError
-
-PIECE_BYTES = 2**20
-MAX_ZSTD_WINDOW_BYTES = 2**27
-"""What zstd --ultra -22 needs."""
-
-# What xz -9 needs, four times over.
-_MAX_XZ_MEMORY_BYTES = 2**28
-# A zstd block of 4 bytes can hold 128 KiB, and the library knows no bound for what one call returns: 8 MiB with this.
-_ZSTD_FEED_BYTES = 256
-
-# One member's decoder takes bytes and yields content; at the member's end it returns the bytes after it, before None.
-Feed = Callable[[bytes], Generator[bytes, None, bytes | None]]
-
-
-@dataclass(frozen=True)
-class Codec:
-    """One kind of compression."""
-
-    magics: tuple[bytes, ...]
-    open_member: Callable[[], Feed]
-    # Standard tools fill up files of these kinds with NUL bytes, and skip them again.
-    may_be_padded: bool = False
-
-
-class DamagedError(Exception):
-    """An archive that cannot be decoded further, in the words of the library."""
-
-
-def read_members(codec: Codec, raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the content of one member after another; what stands after a member must be another one."""
-    try:
-        yield from _decode_members(codec, raw)
-    except (OSError, zlib.error, lzma.LZMAError) as problem:
-        raise DamagedError(str(problem)) from None
-
-
-def _decode_members(codec: Codec, raw: Iterator[bytes]) -> Iterator[bytes]:
-    feed: Feed | None = None
-    for data in raw:
-        rest: bytes | None = data
-        while rest:
-            if feed is None:
-                rest = rest.lstrip(b"\0") if codec.may_be_padded else rest
-                if not rest:
-                    break
-                feed = codec.open_member()
-            rest = yield from feed(rest)
-            if rest is not None:
-                feed = None
-    if feed is not None:
-        raise DamagedError("it ends in the middle")
-
-
-def _open_gzip_member() -> Feed:
-    member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-    def feed(data: bytes) -> Generator[bytes, None, bytes | None]:
-        content = member.decompress(data, PIECE_BYTES)
-        yield content
-        # A full piece may leave content inside the decoder even if all input is gone.
-        while not member.eof and (member.unconsumed_tail or len(content) == PIECE_BYTES):
-            content = member.decompress(member.unconsumed_tail, PIECE_BYTES)
-            yield content
-        return member.unused_data if member.eof else None
-
-    return feed
-
-
-def _feed_bounded(member: Any) -> Feed:
-    """For the decoders of bzip2 and xz, which have the same methods but no common type."""
-
-    def feed(data: bytes) -> Generator[bytes, None, bytes | None]:
-        yield member.decompress(data, PIECE_BYTES)
-        while not member.eof and not member.needs_input:
-            yield member.decompress(b"", PIECE_BYTES)
-        return member.unused_data if member.eof else None
-
-    return feed
-
-
-def _open_zstd_member() -> Feed:
-    import zstandard
-
-    member = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
-
-    def feed(data: bytes) -> Generator[bytes, None, bytes | None]:
-        for start in range(0, len(data), _ZSTD_FEED_BYTES):
-            stop = start + _ZSTD_FEED_BYTES
-            try:
-                content = member.decompress(data[start:stop])
-            except zstandard.ZstdError as problem:
-                raise DamagedError(str(problem)) from None
-            yield content
-            if member.eof:
-                return member.unused_data + data[stop:]
-        return None
-
-    return feed
-
-
-# All of a bzip2 head is asked for, with the level and the mark of a block or of the end: a text may start with "BZh".
-_BZIP2_MAGICS = tuple(b"BZh%d" % level + mark for level in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90"))
-# pzstd puts skippable frames first.
-_ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", *(bytes([first]) + b"*M\x18" for first in range(0x50, 0x60)))
-CODECS = (
-    Codec((b"\x1f\x8b",), _open_gzip_member, may_be_padded=True),
-    Codec(
-        (b"\xfd7zXZ\0",),
-        lambda: _feed_bounded(lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY_BYTES)),
-        may_be_padded=True,
-    ),
-    Codec(_ZSTD_MAGICS, _open_zstd_member),
-    Codec(_BZIP2_MAGICS, lambda: _feed_bounded(bz2.BZ2Decompressor())),
-)
-
 
 CHUNK_BYTES = 2**20
 ALWAYS_ALLOWED_BYTES = 64 * 2**20
@@ -137,10 +26,120 @@ DEFAULT_MAX_EXPANSION = 200
 COMPRESSION_ENDINGS = (".gz", ".xz", ".zst", ".bz2")
 
 _RAW_BYTES = 2**16
+# Four times what xz -9 needs, and what zstd --ultra -22 needs.
+_MAX_XZ_MEMORY_BYTES = 2**28
+_MAX_ZSTD_WINDOW_BYTES = 2**27
+# A zstd block of 4 bytes can hold 128 KiB, and one call decompresses all it is given: this bounds its result to 8 MiB.
+_ZSTD_FEED_BYTES = 256
+
+
+class DamagedError(Exception):
+    """The content cannot be read; the text says why ("it ends too early")."""
+
+
+class TooLargeError(Exception):
+    """The content is larger than allowed; the text says how large it may be ("holds more than 64 MiB ...")."""
+
+
+NoteBytes = Callable[[int], None]
+"""Takes the number of bytes just read from a file itself, before decompression; for progress bars."""
+
+
+def note_nothing(_num_bytes: int) -> None:
+    """Ignores the number of bytes, where no progress is shown."""
+
+
+def check_expansion(num_bytes: int, num_file_bytes: int, max_expansion: int) -> None:
+    """Refuses content that is larger than the size of its file allows."""
+    limit_bytes = max(ALWAYS_ALLOWED_BYTES, max_expansion * num_file_bytes)
+    if num_bytes > limit_bytes:
+        raise TooLargeError(
+            f"holds more than {limit_bytes // 2**20:,} MiB once decompressed, the limit for a file of "
+            f"{num_file_bytes:,} bytes"
+        )
+
+
+class ContentReader:
+    """Iterates over the content of an open file in chunks, decompressed if it is compressed, and counts it.
+
+    Raises DamagedError or TooLargeError.
+    """
+
+    def __init__(self, path: Path, file: BufferedReader, max_expansion: int, note_bytes: NoteBytes) -> None:
+        self.num_bytes = 0
+        """Bytes of content read so far."""
+        self._path, self._file = path, file
+        self._max_expansion, self._note_bytes = max_expansion, note_bytes
+        status = os.fstat(file.fileno())
+        self._num_file_bytes = status.st_size if stat.S_ISREG(status.st_mode) else None
+        self._num_raw_bytes = 0
+        self._head = self._read_head()
+        self._codec = next((codec for codec in _CODECS if self._head.startswith(codec.magics)), None)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the first bytes are those of a compressed file."""
+        return self._codec is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._codec is None:
+            return self._read_plain()
+        return _join_to_chunks(self._decompress(self._codec))
+
+    def _read_plain(self) -> Iterator[bytes]:
+        for content in chain([self._head] if self._head else [], self._read_raw(CHUNK_BYTES)):
+            self.num_bytes += len(content)
+            yield content
+
+    def _decompress(self, codec: "_Codec") -> Iterator[bytes]:
+        try:
+            for content in _decompress_members(codec, chain([self._head], self._read_raw(_RAW_BYTES))):
+                self.num_bytes += len(content)
+                # The size of a pipe is not known, so what was read of it so far counts.
+                num_file_bytes = self._num_raw_bytes if self._num_file_bytes is None else self._num_file_bytes
+                check_expansion(self.num_bytes, num_file_bytes, self._max_expansion)
+                yield content
+        except (OSError, zlib.error, lzma.LZMAError) as problem:
+            raise DamagedError(str(problem)) from None
+
+    def _read_head(self) -> bytes:
+        """Reads only while the bytes may be the start of a compressed file: a terminal gives only what was typed."""
+        head = b""
+        single_bytes = self._read_raw(1)
+        while any(len(head) < len(magic) and magic.startswith(head) for codec in _CODECS for magic in codec.magics):
+            byte = next(single_bytes, b"")
+            if not byte:
+                break
+            head += byte
+        return head
+
+    def _read_raw(self, size: int) -> Iterator[bytes]:
+        """Yields what single reads give, so that lines typed at a terminal do not wait for a whole chunk."""
+        try:
+            while raw := self._file.read1(size):
+                self._num_raw_bytes += len(raw)
+                self._note_bytes(len(raw))
+                yield raw
+        except OSError as problem:
+            raise UserError(f"{self._path} cannot be read: {problem.strerror}.") from None
+
+
+def _join_to_chunks(contents: Iterable[bytes]) -> Iterator[bytes]:
+    """Joins small results to chunks: the readers take less time for few large ones."""
+    held: list[bytes] = []
+    num_bytes = 0
+    for content in contents:
+        held.append(content)
+        num_bytes += len(content)
+        if num_bytes >= CHUNK_BYTES:
+            yield b"".join(held)
+            held, num_bytes = [], 0
+    if num_bytes:
+        yield b"".join(held)
 
 
 def open_input(path: Path) -> BufferedReader:
-    """Opens a file the user named; if that fails, the UserError says why in one sentence."""
+    """Opens a file the user named; if that fails, the UserError says why."""
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -151,147 +150,173 @@ def open_input(path: Path) -> BufferedReader:
         raise UserError(f"{path} cannot be read: {problem.strerror}.") from None
 
 
-NoteBytes = Callable[[int], None]
-"""Told how many bytes of a file itself (compressed ones, if it is) were read; for showing progress."""
-
-
-def note_nothing(_num_bytes: int) -> None:
-    """For callers that show no progress."""
-
-
 def read_content(path: Path, max_expansion: int, note_bytes: NoteBytes = note_nothing) -> Iterator[bytes]:
-    """Yields the content in pieces, as soon as it comes."""
+    """Yields the content of a file the user named, chunk by chunk; a UserError says what is wrong with it."""
     with open_input(path) as file:
-        head = _read_head(path, file)
-        codec = _codec(head)
-        raw = _noted(chain([head], _read_pieces(path, file, CHUNK_BYTES if codec is None else _RAW_BYTES)), note_bytes)
-        yield from raw if codec is None else _gather(_decompress(path, file, codec, raw, max_expansion))
+        reader = ContentReader(path, file, max_expansion, note_bytes)
+        with expansion_as_user_error(path, max_expansion):
+            try:
+                yield from reader
+            except DamagedError as problem:
+                raise UserError(_explain_damage(path, str(problem), reader.num_bytes)) from None
 
 
 @contextmanager
-def open_seekable(path: Path, max_expansion: int) -> Iterator[IO[bytes]]:
-    """Opens the content for reading at any place; what is compressed or a pipe goes through an unnamed file."""
-    # A pipe must not be opened twice: its writer would find nobody at the other end in between.
-    if path.is_file():
-        with open_input(path) as file:
-            if _codec(_read_head(path, file)) is None:
-                file.seek(0)
-                yield file
-                return
-    with tempfile.TemporaryFile() as copy:
-        _copy(path, max_expansion, copy)
-        yield copy
-
-
-def _copy(path: Path, max_expansion: int, copy: IO[bytes]) -> None:
+def expansion_as_user_error(path: Path, max_expansion: int) -> Iterator[None]:
+    """Turns a TooLargeError into a UserError that names the setting."""
     try:
-        copy.writelines(read_content(path, max_expansion))
-        copy.seek(0)
-    except OSError as problem:
+        yield
+    except TooLargeError as problem:
         raise UserError(
-            f"{path} cannot be unpacked into {tempfile.gettempdir()}: {problem.strerror}; "
-            "unpack it yourself, or set TMPDIR to a folder with room."
+            f"{path} {problem} (max_expansion = {max_expansion}); if that is right, raise max_expansion."
         ) from None
 
 
-def _read_pieces(path: Path, file: BufferedReader, size: int) -> Iterator[bytes]:
-    """Yields what one read gives, so that lines typed at a terminal need not wait for a whole chunk."""
-    try:
-        while piece := file.read1(size):
-            yield piece
-    except OSError as problem:
-        raise UserError(f"{path} cannot be read: {problem.strerror}.") from None
-
-
-def _read_head(path: Path, file: BufferedReader) -> bytes:
-    """Reads only as far as the bytes may still be the start of an archive: a terminal gives no more than was typed."""
-    head = b""
-    bytes_one_by_one = _read_pieces(path, file, 1)
-    while any(len(head) < len(magic) and magic.startswith(head) for codec in CODECS for magic in codec.magics):
-        piece = next(bytes_one_by_one, b"")
-        if not piece:
-            break
-        head += piece
-    return head
-
-
-def _codec(head: bytes) -> Codec | None:
-    return next((codec for codec in CODECS if head.startswith(codec.magics)), None)
-
-
-def _noted(pieces: Iterable[bytes], note_bytes: NoteBytes) -> Iterator[bytes]:
-    for piece in pieces:
-        note_bytes(len(piece))
-        if piece:
-            yield piece
-
-
-def _gather(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Joins small pieces to chunks: what follows costs less for few large ones."""
-    held: list[bytes] = []
-    num_bytes = 0
-    for piece in pieces:
-        held.append(piece)
-        num_bytes += len(piece)
-        if num_bytes >= CHUNK_BYTES:
-            yield b"".join(held)
-            held, num_bytes = [], 0
-    if num_bytes:
-        yield b"".join(held)
-
-
-def _decompress(
-    path: Path, file: BufferedReader, codec: Codec, raw: Iterator[bytes], max_expansion: int
-) -> Iterator[bytes]:
-    """Yields the content of all members, and stops with a UserError at the bound or where the archive is damaged."""
-    num_bytes = 0
-    budget = _ExpansionBudget(path, _regular_size(file), max_expansion)
-    try:
-        for content in read_members(codec, map(budget.note_raw, raw)):
-            num_bytes += len(content)
-            budget.check(num_bytes)
-            yield content
-    except DamagedError as problem:
-        raise UserError(_explain(path, str(problem), num_bytes)) from None
-
-
-def _explain(path: Path, problem: str, num_bytes: int) -> str:
-    # Both libraries that bound their memory say so in words only.
+def _explain_damage(path: Path, problem: str, num_bytes: int) -> str:
+    # The libraries report a memory limit only in words.
     if "memory" in problem.lower():
         return (
             f"{path} needs too much memory to decompress; compress it again with a window of at most "
-            f"{MAX_ZSTD_WINDOW_BYTES // 2**20} MiB, for instance without --long."
+            f"{_MAX_ZSTD_WINDOW_BYTES // 2**20} MiB, for instance without --long."
         )
     return f"{path} is damaged: {problem} at about byte {num_bytes:,} of its content; copy or download it again."
 
 
-def _regular_size(file: BufferedReader) -> int | None:
-    status = os.fstat(file.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+@contextmanager
+def open_seekable(path: Path, max_expansion: int) -> Iterator[IO[bytes]]:
+    """Opens the content for random access; compressed files and pipes are copied to a temporary file first."""
+    # A pipe must not be opened twice: its writer would lose its reader in between.
+    if path.is_file():
+        with open_input(path) as file:
+            if not ContentReader(path, file, max_expansion, note_nothing).is_compressed:
+                file.seek(0)
+                yield file
+                return
+    with tempfile.TemporaryFile() as copy:
+        try:
+            copy.writelines(read_content(path, max_expansion))
+            copy.seek(0)
+        except OSError as problem:
+            raise UserError(
+                f"{path} cannot be unpacked into {tempfile.gettempdir()}: {problem.strerror}; "
+                "unpack it yourself, or set TMPDIR to a folder with room."
+            ) from None
+        yield copy
 
 
-class _ExpansionBudget:
-    """How much content a file may have; for a pipe, whose size nobody knows, by what has come out of it so far."""
+class _Decompressor(Protocol):
+    """Decompresses one member; the interface of `bz2.BZ2Decompressor` and `lzma.LZMADecompressor`."""
 
-    def __init__(self, path: Path, num_file_bytes: int | None, max_expansion: int) -> None:
-        self._path, self._max_expansion = path, max_expansion
-        self._num_file_bytes = num_file_bytes
-        self._num_raw_bytes = 0
+    @property
+    def eof(self) -> bool: ...
 
-    def note_raw(self, piece: bytes) -> bytes:
-        self._num_raw_bytes += len(piece)
-        return piece
+    @property
+    def needs_input(self) -> bool: ...
 
-    def check(self, num_bytes: int) -> None:
-        num_file_bytes = self._num_raw_bytes if self._num_file_bytes is None else self._num_file_bytes
-        check_expansion(self._path, num_bytes, num_file_bytes, self._max_expansion)
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-def check_expansion(path: Path, num_bytes: int, num_file_bytes: int, max_expansion: int) -> None:
-    """Refuses content that is larger than the file's size allows."""
-    limit_bytes = max(ALWAYS_ALLOWED_BYTES, max_expansion * num_file_bytes)
-    if num_bytes > limit_bytes:
-        raise UserError(
-            f"{path} holds more than {limit_bytes // 2**20:,} MiB once decompressed, the limit for a file of "
-            f"{num_file_bytes:,} bytes (max_expansion = {max_expansion}); if that is right, raise max_expansion."
-        )
+def _decompress_members(codec: "_Codec", raw: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the content of one member after another; only another member may follow a member."""
+    member: _Decompressor | None = None
+    for data in raw:
+        rest = data
+        while rest:
+            if member is None:
+                rest = rest.lstrip(b"\0") if codec.may_be_padded else rest
+                if not rest:
+                    break
+                member = codec.open_member()
+            yield member.decompress(rest, CHUNK_BYTES)
+            while not (member.eof or member.needs_input):
+                yield member.decompress(b"", CHUNK_BYTES)
+            rest = b""
+            if member.eof:
+                rest, member = member.unused_data, None
+    if member is not None:
+        raise DamagedError("it ends too early")
+
+
+class _GzipMember:
+    """Gives zlib's decompressor the interface of the other two."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        content = self._member.decompress(self._member.unconsumed_tail + data, max_length)
+        # A full result may leave content inside the decompressor even if all input is consumed.
+        self.needs_input = not self._member.unconsumed_tail and len(content) < max_length
+        return content
+
+
+class _ZstdMember:
+    """Gives zstandard's decompressor the interface of the other two."""
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._member = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
+        self._error = zstandard.ZstdError
+        self._rest = memoryview(b"")
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._rest
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data + self._rest
+
+    def decompress(self, data: bytes, _max_length: int, /) -> bytes:
+        self._rest = memoryview(data) if data else self._rest
+        content = b""
+        while self._rest and not content and not self._member.eof:
+            feed, self._rest = self._rest[:_ZSTD_FEED_BYTES], self._rest[_ZSTD_FEED_BYTES:]
+            try:
+                content = self._member.decompress(feed)
+            except self._error as problem:
+                raise DamagedError(str(problem)) from None
+        return content
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """One kind of compression."""
+
+    magics: tuple[bytes, ...]
+    open_member: Callable[[], _Decompressor]
+    may_be_padded: bool = False
+    """Standard tools fill up files of this kind with NUL bytes, and skip them."""
+
+
+# The whole header of bzip2, with its level and the mark of a block or of the end: a text may start with "BZh".
+_BZIP2_MAGICS = tuple(b"BZh%d" % level + mark for level in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90"))
+# pzstd writes skippable frames first.
+_ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", *(bytes([first]) + b"*M\x18" for first in range(0x50, 0x60)))
+_CODECS = (
+    _Codec((b"\x1f\x8b",), _GzipMember, may_be_padded=True),
+    _Codec(
+        (b"\xfd7zXZ\0",),
+        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY_BYTES),
+        may_be_padded=True,
+    ),
+    _Codec(_ZSTD_MAGICS, _ZstdMember),
+    _Codec(_BZIP2_MAGICS, bz2.BZ2Decompressor),
+)

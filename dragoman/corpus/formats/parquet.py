@@ -14,7 +14,7 @@ from dragoman.corpus.formats.blocks import (
     join_lines,
     too_long,
 )
-from dragoman.corpus.formats.compression import NoteBytes, check_expansion, open_seekable
+from dragoman.corpus.formats.compression import NoteBytes, check_expansion, expansion_as_user_error, open_seekable
 from dragoman.corpus.formats.records import (
     SIDE_KEYS,
     TRANSLATION_KEY,
@@ -122,7 +122,8 @@ class ParquetReader:
             for chunk in map(group.column, range(group.num_columns))
             if chunk.path_in_schema in names
         )
-        check_expansion(self._path, num_bytes, num_file_bytes, self._max_expansion)
+        with expansion_as_user_error(self._path, self._max_expansion):
+            check_expansion(num_bytes, num_file_bytes, self._max_expansion)
 
     def _pairs(self, number: int, columns: tuple[ColumnPath, ColumnPath], batch: Any) -> Iterator[Block]:
         source_values, target_values = (_values(batch, column) for column in columns)

@@ -11,8 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dragoman.corpus.formats.compression import DamagedError
 from dragoman.corpus.recipes.download import Show, cached_path, download, forget, is_cached
-from dragoman.corpus.recipes.extraction import DamagedDownloadError, Extracted, extract
+from dragoman.corpus.recipes.extraction import Extracted, extract
 from dragoman.corpus.recipes.index import (
     Dataset,
     Index,
@@ -149,7 +150,7 @@ class _Fetch:
         sides = (target, source) if is_reversed else (source, target)
         try:
             extracted = extract(dataset, downloads, sides, self.out / f"{part}.{name}.{dataset.format}")
-        except DamagedDownloadError as problem:
+        except DamagedError as problem:
             for path in downloads:
                 forget(path)
             raise UserError(

@@ -65,7 +65,7 @@ def test_content_larger_than_a_chunk_is_read(tmp_path: Path, kind: str) -> None:
 def test_cut_off_archive_is_refused(tmp_path: Path, kind: str, share: float) -> None:
     archive = COMPRESS[kind](os.urandom(50_000))
     path = write(tmp_path, archive[: int(len(archive) * share)])
-    with pytest.raises(UserError, match=r"text is damaged: it ends in the middle at about byte [\d,]+ of its content"):
+    with pytest.raises(UserError, match=r"text is damaged: it ends too early at about byte [\d,]+ of its content"):
         read(path)
 
 
