@@ -1,8 +1,10 @@
-# The commands of the house. `make demo` and `make test` work from a fresh clone with Python 3.11 and make.
+# The project's commands. `make demo` and `make test` work from a fresh clone with Python 3.11 and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Files of tests are spread over processes, so that those that wait do not hold up the others.
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup demo test test-all check bench rig clean
 help: ## list these commands
@@ -19,11 +21,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## train a translator on the corpus inside the package (about 3 minutes)
 	$(BIN)/dragoman demo
 
-test: setup ## the tests, under 10 minutes on 2 cores
-	$(BIN)/pytest -m "not slow"
+test: setup ## the tests, under 5 minutes on 2 cores
+	$(BIN)/pytest -m "not slow" $(PARALLEL)
 
-test-all: test ## the tests, then the longer proofs
-	$(BIN)/pytest -m slow
+test-all: test ## the tests, then the longer ones; those marked serial have the machine to themselves
+	$(BIN)/pytest -m "slow and not serial" $(PARALLEL)
+	$(BIN)/pytest -m "slow and serial"
 
 check: setup ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .

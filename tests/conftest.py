@@ -8,10 +8,6 @@ import pytest
 from hypothesis import settings
 from program import Run, run_dragoman
 
-from dragoman.builtin import write_builtin_corpus
-from dragoman.corpus.preparation.prepare import prepare_corpus
-from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
-
 # No deadline: the machine may be busy. What decides whether a change lands must not depend on luck.
 settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("dragoman")
@@ -41,6 +37,10 @@ def dragoman() -> Run:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,000 pairs of the built-in corpus, prepared; tests must not change it."""
+    from dragoman.builtin import write_builtin_corpus
+    from dragoman.corpus.preparation.prepare import prepare_corpus
+    from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
+
     folder = tmp_path_factory.mktemp("shared")
     corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=20, num_test=20)
     settings = PrepareSettings.of_files(

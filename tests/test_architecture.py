@@ -1,5 +1,6 @@
-"""The plan of the house holds: imports point one way, start-up stays light, README's map names every room."""
+"""The architecture holds: imports point one way, start-up stays light, pages and names are in order."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,14 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dragoman"
-FOLDERS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
-MODULES = sorted(
-    path for pattern in ("*.py", "*/*.py") for path in PACKAGE.glob(pattern) if not path.name.startswith("__")
-)
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
+DOCS = ROOT / "docs"
+FOLDERS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
 
 
 def test_imports_point_one_way():
@@ -40,25 +35,45 @@ def test_what_must_start_quickly_does_not_import_torch(module):
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
 
 
-def file_map() -> str:
-    """The block of README.md that lists files: the one that names cli.py."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = [block for block in re.findall(r"```.*?\n(.*?)```", text, re.DOTALL) if "cli.py" in block]
-    assert blocks, "README.md has no block that maps the files of dragoman/"
-    return blocks[0]
+def table_cells(text: str) -> set[str]:
+    """Names in backticks inside the tables of a page."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-def is_named(name: str, text: str) -> bool:
-    """Whether the map has the name as a word of its own, with or without .py."""
-    return re.search(rf"(?<![\w/]){re.escape(name)}(?:\.py)?(?![\w/])", text) is not None
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_every_folder_has_a_row(page):
+    cells = table_cells((ROOT / page).read_text(encoding="utf-8"))
+    assert {f"{folder.name}/" for folder in FOLDERS} <= cells
 
 
-def test_every_folder_is_on_readmes_map():
-    text = file_map()
-    assert [relative(folder) for folder in FOLDERS if not re.search(rf"\b{folder.name}/", text)] == []
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in DOCS.glob("*.md"))])
+def test_every_module_that_a_page_names_exists(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = {name for name in re.findall(r"`([\w/]+/[\w]+\.(?:py|toml|j2))`", text) if not name.startswith("runs/")}
+    assert [
+        name
+        for name in sorted(names)
+        if not ((ROOT / name).exists() or (PACKAGE / name.removeprefix("dragoman/")).exists())
+    ] == []
 
 
-def test_every_module_is_on_readmes_map():
-    """What lies deeper than one folder is covered by its folder's line."""
-    text = file_map()
-    assert [relative(module) for module in MODULES if not is_named(module.stem, text)] == []
+def test_class_names_are_unique():
+    """Two classes of one name make a reader guess; private ones may repeat."""
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_docstrings_begin_plainly():
+    """A docstring is a sentence with a verb, or names the thing; it does not begin with a preposition."""
+    odd = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                text = ast.get_docstring(node) or ""
+                if re.match(r"(Of|On|As|By|In|At|To) ", text):
+                    odd.append(f"{path.relative_to(PACKAGE)}: {text[:60]}")
+    assert odd == []
