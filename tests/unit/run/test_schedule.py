@@ -1,4 +1,4 @@
-"""Learning rates: the seeds' figures, golden tables for every policy, and what holds for all of them."""
+"""Learning rates: the figures of OpenSeq2Seq, golden tables for every policy, and properties of all of them."""
 
 from itertools import pairwise
 
