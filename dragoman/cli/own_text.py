@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.corpus.cleaning.account import dropped_sentence
+from dragoman.corpus.cleaning.account import dropped_message
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
 from dragoman.corpus.settings import PrepareSettings
 from dragoman.evaluation.final_evaluation import evaluate_run
 from dragoman.launch.hosts import Placement, count_gpus
-from dragoman.launch.local import launch_run, tell_of_report
+from dragoman.launch.launcher import launch_run, write_end_report
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.config import apply_overrides, build_settings
 from dragoman.run.files import write_text
@@ -28,7 +28,7 @@ def train_on_own_text(
     apply_overrides({}, overrides)  # a slip in --set is told now, not after preparing
     with progress_bars() as show:
         corpus = prepare_corpus(PrepareSettings.of_files(source, target), run.prepared, say, show)
-    if dropped := dropped_sentence(corpus.manifest.cleaning):
+    if dropped := dropped_message(corpus.manifest.cleaning):
         say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
     machine = Machine(num_cores(), count_gpus(), placement.num_workers)
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
@@ -44,6 +44,6 @@ def train_on_own_text(
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
     judgement = evaluate_run(load_run(run.path, say=say), None, None, say)
     say(judgement.summary())
-    tell_of_report(run, settings)  # once more: now it has the score of the test set
+    write_end_report(run, settings)  # once more: now it has the score of the test set
     say(f"Translate with: {own_command()} translate {run.path} FILE")
     return {"test": judgement.figures()}

@@ -1,6 +1,6 @@
 """Settings of `dragoman prepare`: the [prepare] table of a config file, changed by command-line options.
 
-The text under a field is its documentation; docs/write_configuration.py makes docs/configuration.md of it.
+The text under a field is its documentation; docs/write_configuration.py writes docs/configuration.md from it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from dragoman.run.errors import UsageError
 from dragoman.run.tables import (
@@ -25,14 +25,17 @@ from dragoman.run.tables import (
     unknown_key,
 )
 
-Cleaning = Literal["none", "seeds", "standard", "strict"]
+# "seeds" is the name of "moses" in dragoman 0.1.
+Cleaning = Annotated[
+    Literal["none", "moses", "standard", "strict"],
+    BeforeValidator(lambda value: "moses" if value == "seeds" else value),
+]
 Format = Literal["plain", "tsv", "jsonl", "tmx", "parquet"]
-Pieces = Literal["auto", "none", "sentencepiece", "subword-nmt"]
+SubwordSetting = Literal["auto", "none", "sentencepiece", "subword-nmt"]
 Range = tuple[CountOrZero, Count]
-# Part of a file's name, so no path.
+# Part of a file name, so not a path.
 CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-
-# Words with single spaces between them, so that it comes back from the pieces as it was.
+# Words with single spaces between them, so that decoding the subwords gives the same text.
 Tag = Annotated[str, Field(pattern=r"^[^\s▁▅]+( [^\s▁▅]+)*$")]
 
 
@@ -40,19 +43,19 @@ class TextSettings(Section):
     """Parallel text: two plain files, or one file that holds both sides."""
 
     source: Path | None = None
-    """Source text, one sentence a line."""
+    """Source text, one sentence per line."""
     target: Path | None = None
-    """Its translation, line by line."""
+    """Translation of the source text, line by line."""
     file: Path | None = None
     """One file with both sides instead: TSV, JSON lines, TMX or Parquet."""
     format: Format | None = None
-    """Of `file`. Default: by its name."""
+    """Format of `file`. Default: from its name."""
     columns: tuple[Count, Count] = (1, 2)
-    """TSV: which columns hold source and target, counted from 1."""
-    pieces: Pieces = "auto"
-    """Text that was cut into pieces before (`▁` or `@@`) is put together again; auto recognises it."""
+    """TSV: the columns of source and target, counted from 1."""
+    pieces: SubwordSetting = "auto"
+    """How the text was split into subwords (marked by `▁` or `@@`), to join them again; auto detects it."""
     tag: Tag | None = None
-    """Put before every source sentence, e.g. "<bt>" for back-translations or "<2de>" for a target language."""
+    """Text added before every source sentence, e.g. "<bt>" for back-translations or "<2de>" for a target language."""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
@@ -64,7 +67,7 @@ class TextSettings(Section):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The one or two files."""
+        """One or two files."""
         return (self.file,) if self.file is not None else (self.source, self.target)  # type: ignore[return-value]
 
 
@@ -72,103 +75,103 @@ class CorpusSettings(TextSettings):
     """[[prepare.corpora]]: training text with a name and a weight."""
 
     name: CorpusName | None = None
-    """What stages of training call it. Default: the file's name without its endings. Equal names are one corpus."""
+    """Name in `data.weights` and `data.stages`. Default: the file name up to its first dot. Same name, same corpus."""
     weight: NotNegative = 1.0
-    """How often each pair is seen in an epoch of training: 2 is twice, 0.5 a random half, another one each epoch."""
+    """How often each pair is used per epoch: 2 is twice, 0.5 is a random half that changes with each epoch."""
 
     @property
     def given_or_default_name(self) -> str:
-        """What training calls it."""
+        """Name that training uses for the corpus."""
         return self.name or default_corpus_name(self.paths[0])
 
 
 def default_corpus_name(path: Path) -> str:
-    """A corpus's name where none was given: the file's, up to its first dot, as far as a name may have it."""
+    """Returns the file name up to its first dot, with "_" for characters that a corpus name may not have."""
     stem = path.name.split(".")[0]
     name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in stem)
     return name if name[:1].isalnum() else f"corpus{name}"
 
 
 class FilterSettings(Section):
-    """[prepare.filters]: what makes a pair be dropped. Each may be false, true, or given its threshold.
+    """[prepare.filters]: why a pair is dropped. Each filter may be false, true, or set to its threshold.
 
-    What is not given is as `prepare.cleaning` says.
+    Filters that are not set follow `prepare.cleaning`.
     """
 
     empty: Switch | None = None
-    """A side without text."""
+    """A side has no text."""
     control_characters: Switch | None = None
-    """Control characters, private-use characters, noncharacters, or the mark of a failed conversion (U+FFFD)."""
+    """A side has control characters, private-use characters, noncharacters, or U+FFFD from a failed conversion."""
     length_words: Range | Switch | None = None
-    """A side with fewer or more words (runs of text between blanks): [least, most]."""
+    """A side has fewer or more words (text between white space) than [least, most]."""
     length_characters: Range | Switch | None = None
-    """A side with fewer or more characters: [least, most]."""
+    """A side has fewer or more characters than [least, most]."""
     length_ratio: Positive | Switch | None = None
-    """One side with more than so many times the words of the other; characters for scripts without spaces."""
+    """One side has more than this many times the words of the other; characters for scripts without spaces."""
     identical: Switch | None = None
     """Source and target are the same."""
     script: Fraction | Switch | None = None
     """Less than this share of a side's letters is in a script of its language. Needs the languages."""
     language: Count | Switch | None = None
-    """A side of at least so many characters is surely in another language. Needs the languages."""
+    """A side of at least this many characters is clearly in another language. Needs the languages."""
     numbers: Switch | None = None
-    """The numbers of the two sides differ."""
+    """The two sides have different numbers."""
     duplicates: Switch | None = None
-    """The same pair again."""
+    """The same pair came before."""
     near_duplicates: Switch | None = None
-    """The same pair but for case, digits, punctuation and blanks."""
+    """The same pair came before, except for case, digits, punctuation and white space."""
     overlap: Switch | None = None
-    """A sentence of a given dev or test set, on either side. Where it is off, such pairs are counted and kept."""
+    """One side is a sentence of a given dev or test set. If off, such pairs are counted and kept."""
 
 
 class TokenizerSettings(Section):
-    """[prepare.tokenizer]: how text is cut into pieces."""
+    """[prepare.tokenizer]: how text is split into subwords."""
 
     kind: Literal["bpe", "unigram"] = "bpe"
-    """Of SentencePiece model."""
+    """Kind of SentencePiece model."""
     vocab_size: Count | None = None
-    """Pieces. Default: by the size of the text."""
+    """Number of subwords. Default: depends on the size of the text."""
     separate: Switch = False
-    """One vocabulary for each language instead of a joint one."""
+    """One vocabulary per language instead of a joint one."""
     byte_fallback: Switch = False
-    """Characters without a piece are written as bytes instead of becoming unknown."""
+    """Characters that are not in the vocabulary are written as bytes instead of as the unknown token."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1, strict=True)] = 1.0
-    """Share of all characters that get a piece of their own. Below 1, use byte_fallback, or text is lost."""
+    """Share of all characters that get a subword of their own. Below 1, use byte_fallback, or text is lost."""
     sample_lines: Count = 1_000_000
-    """Lines it is trained on, drawn from the training text of both sides."""
+    """Lines to train the tokenizer on, sampled from the training text of both sides."""
     reuse: Path | None = None
-    """A prepared folder or a model file whose vocabulary is taken over instead of training one."""
+    """A prepared folder or a model file whose vocabulary is used instead of training a new one."""
 
 
 class PrepareSettings(Section):
-    """[prepare]: from raw parallel text to a folder that training reads."""
+    """[prepare]: how raw parallel text becomes a folder that training reads."""
 
     corpora: tuple[CorpusSettings, ...] = ()
     """[[prepare.corpora]] tables: training text."""
     dev: tuple[TextSettings, ...] = ()
-    """[[prepare.dev]] tables: text to judge training by. Default: held out of the training text."""
+    """[[prepare.dev]] tables: text to validate on during training. Default: held out of the training text."""
     test: tuple[TextSettings, ...] = ()
-    """[[prepare.test]] tables: text to judge the result by. Default: held out of the training text."""
+    """[[prepare.test]] tables: text to evaluate the trained model on. Default: held out of the training text."""
     languages: (
         Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(_[A-Za-z0-9]+)*-[A-Za-z]{2,3}(_[A-Za-z0-9]+)*$")] | None
     ) = None
     """Source and target language, e.g. "en-de". Without them, script and language are not checked."""
     cleaning: Cleaning = "standard"
-    """Which filters are on: none, seeds (empty, 1-80 words), standard, or strict (also numbers, near-duplicates)."""
+    """Which filters are on: none, moses (1-80 words, ratio 9), standard, or strict (also numbers, near-duplicates)."""
     filters: FilterSettings = FilterSettings()
-    """[prepare.filters]: changes to them."""
+    """[prepare.filters]: changes to single filters."""
     normalise: Switch = True
-    """Unicode NFC, and one plain space for each run of white space. Off: blanks at the ends are stripped only."""
+    """Convert to Unicode NFC, and each run of white space to one space. Off: only strip white space at the ends."""
     tokenizer: TokenizerSettings = TokenizerSettings()
-    """[prepare.tokenizer]: how text is cut into pieces."""
+    """[prepare.tokenizer]: how text is split into subwords."""
     held_out: Count | None = None
-    """Pairs for each of dev and test where none are given. Default: 2 %, but 1 to 1000."""
+    """Number of pairs held out for each of dev and test that is not given. Default: 2 %, but 1 to 1000."""
     seed: CountOrZero = 1
-    """Of the shuffle and of what is held out."""
+    """Random seed of the shuffle and of the held-out pairs."""
     skip_bad_lines: CountOrZero = 0
-    """Lines that cannot be read (not UTF-8, too long, malformed) are skipped and listed, up to so many."""
+    """How many lines that cannot be read (not UTF-8, too long, malformed) may be skipped and listed."""
     max_expansion: Count = 200
-    """A compressed file may grow to at most so many times its size (64 MiB are always allowed)."""
+    """How many times its size a compressed file may expand to (64 MiB are always allowed)."""
 
     @classmethod
     def of_files(
@@ -179,7 +182,7 @@ class PrepareSettings(Section):
         test: tuple[Sequence[Path], Sequence[Path]] = ((), ()),
         **others: Any,
     ) -> Self:
-        """The settings for plain files that belong together in order."""
+        """Returns the settings for lists of plain files: each source file belongs to the target file at its place."""
         return cls(
             corpora=tuple(CorpusSettings(source=source, target=target) for source, target in pair_up(sources, targets)),
             dev=tuple(TextSettings(source=source, target=target) for source, target in pair_up(*dev)),
@@ -189,7 +192,7 @@ class PrepareSettings(Section):
 
 
 def pair_up(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Source and target files that belong together in order."""
+    """Pairs source and target files in their order."""
     if len(sources) != len(targets):
         raise UsageError(
             f"There are {len(sources)} source files and {len(targets)} target files; "
@@ -198,27 +201,27 @@ def pair_up(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[tuple[
     return zip(sources, targets, strict=True)
 
 
-TABLE = "prepare"
+_TABLE = "prepare"
 _TEXT_TABLES = ("corpora", "dev", "test")
 _PATH_KEYS = ("source", "target", "file")
 
 
 def load_prepare_settings(config: Path | None, changes: dict[str, Any]) -> tuple[PrepareSettings, Path | None]:
-    """The settings of a preparation, and the folder the config trains from, if it names one.
+    """Returns the settings of a preparation, and the folder the config trains from, if it names one.
 
-    Texts on the command line are added to those of the config; of all else, the command line wins.
+    Texts on the command line are added to those of the config; all other options replace what the config says.
     """
     values = read_toml(config) if config else {}
-    table = values.get(TABLE, {})
+    table = values.get(_TABLE, {})
     if config and not isinstance(table, dict):
-        raise UsageError(f"{config}: {TABLE} must be a table, written [{TABLE}].")
+        raise UsageError(f"{config}: {_TABLE} must be a table, written [{_TABLE}].")
     if config:
-        table = _with_paths_beside(table, config.parent)
+        table = _find_files_beside(table, config.parent)
     try:
         settings = PrepareSettings.model_validate(_merge(table, changes))
     except ValidationError as error:
         where = f"{config}: " if config else ""
-        raise UsageError(where + first_problem(error, PrepareSettings, TABLE)) from None
+        raise UsageError(where + first_problem(error, PrepareSettings, _TABLE)) from None
     match values:
         case {"data": {"prepared": str(prepared)}}:
             return settings, Path(prepared)
@@ -226,7 +229,7 @@ def load_prepare_settings(config: Path | None, changes: dict[str, Any]) -> tuple
 
 
 def with_weights(settings: PrepareSettings, options: list[str]) -> PrepareSettings:
-    """The settings with each `--weight name=number` set."""
+    """Returns the settings with each `--weight name=number` applied."""
     weights = dict(map(_parse_weight, options))
     names = [corpus.given_or_default_name for corpus in settings.corpora]
     for name in weights:
@@ -251,7 +254,7 @@ def _parse_weight(option: str) -> tuple[str, float]:
 
 
 def parse_filters(options: list[str]) -> dict[str, Any]:
-    """`--filter name=value` options as a table: on, off, a number, or a range such as 1-80."""
+    """Parses `--filter name=value` options into a table; a value is on, off, a number, or a range such as 1-80."""
     filters = {}
     for option in options:
         name, equals, text = (part.strip() for part in option.partition("="))
@@ -280,7 +283,7 @@ def _merge(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     for key, value in changes.items():
         mine = merged.get(key)
         if mine is not None and isinstance(value, dict | list) and type(mine) is not type(value):
-            continue  # what the config has there is wrong, and checking will say so
+            continue  # the config has a wrong type here, which validation will report
         if isinstance(value, dict):
             merged[key] = _merge(mine or {}, value)
         elif isinstance(value, list):
@@ -290,22 +293,20 @@ def _merge(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _with_paths_beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Takes paths as relative to the config file where that is where they are."""
+def _find_files_beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Makes paths relative to the config file where the file is there and not in the current folder."""
     texts = {
-        key: [_paths_beside(text, _PATH_KEYS, folder) for text in table[key]]
+        key: [_find_beside(text, _PATH_KEYS, folder) for text in table[key]]
         for key in _TEXT_TABLES
         if isinstance(table.get(key), list)
     }
-    tokenizer = {"tokenizer": _paths_beside(table["tokenizer"], ("reuse",), folder)} if "tokenizer" in table else {}
+    tokenizer = {"tokenizer": _find_beside(table["tokenizer"], ("reuse",), folder)} if "tokenizer" in table else {}
     return table | texts | tokenizer
 
 
-def _paths_beside(table: Any, keys: Sequence[str], folder: Path) -> Any:
+def _find_beside(table: Any, keys: Sequence[str], folder: Path) -> Any:
     if not isinstance(table, dict):
         return table
-    return table | {key: _beside(table[key], folder) for key in keys if isinstance(table.get(key), str)}
-
-
-def _beside(path: str, folder: Path) -> Path:
-    return folder / path if not Path(path).exists() and (folder / path).exists() else Path(path)
+    paths = {key: Path(table[key]) for key in keys if isinstance(table.get(key), str)}
+    beside = {key: folder / path for key, path in paths.items() if not path.exists() and (folder / path).exists()}
+    return table | paths | beside

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.corpus.batching import BatchSettings, BatchStream
-from dragoman.corpus.cleaning.account import kept_sentence, table_lines, visible
+from dragoman.corpus.cleaning.account import kept_message, table_lines, visible
 from dragoman.corpus.mixture import Mixture, Stage, base_weights
 from dragoman.corpus.prepared_corpus import SPLIT_NAMES, PreparedCorpus, SideRecord, SplitName, SplitRecord
 from dragoman.corpus.shards import OFFSET_DTYPE, SIDES
@@ -367,7 +367,7 @@ def describe_corpus(corpus: PreparedCorpus) -> list[str]:
     """What to print when a corpus was prepared: what cleaning dropped, how large the splits are, where more stands."""
     manifest = corpus.manifest
     return [
-        kept_sentence(manifest.cleaning),
+        kept_message(manifest.cleaning),
         *table_lines(manifest.cleaning),
         "",
         *(_split_line(name, manifest.splits[name]) for name in SPLIT_NAMES),

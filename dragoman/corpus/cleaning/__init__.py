@@ -1,1 +1,1 @@
-"""Cleaning of parallel text: normalising, dropping what would teach nothing or harm, and an account of it."""
+"""Cleans parallel text: normalises it, drops useless or harmful pairs, and reports what was dropped."""

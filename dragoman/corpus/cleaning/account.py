@@ -1,4 +1,4 @@
-"""The account of a cleaning: how many pairs each filter dropped, with examples, for people and for programs."""
+"""Reports on a cleaning: how many pairs each filter dropped, with examples, as text and as JSON."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,22 +9,22 @@ from dragoman.corpus.cleaning.clean import Dropped, Example
 from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.language import has_known_script, is_known_language
 
-# In the order in which they are applied.
+# In the order in which the filters are applied.
 FILTER_MEANINGS: dict[str, str] = {
     "empty": "a side without text",
-    "reserved_characters": "▁ (U+2581) or ▅ (U+2585), which the tokenizer keeps for itself",
-    "control_characters": "control or private-use characters, or marks of a failed conversion",
+    "reserved_characters": "▁ (U+2581) or ▅ (U+2585), which the tokenizer uses as marks",
+    "control_characters": "control or private-use characters, or U+FFFD from a failed conversion",
     "length_words": "a side with too few or too many words",
     "length_characters": "a side with too few or too many characters",
     "length_ratio": "one side much longer than the other",
-    "identical": "source and target the same",
-    "script": "a side in another script than its language's",
-    "language": "a side surely in another language",
+    "identical": "identical source and target",
+    "script": "a side in a script that its language does not use",
+    "language": "a side that is clearly in another language",
     "numbers": "different numbers on the two sides",
     "overlap": "a sentence of a given dev or test set",
-    "duplicates": "the same pair again",
-    "near_duplicates": "the same pair but for case, digits, punctuation and blanks",
-    "held_out": "a sentence of a pair that was held out for dev or test",
+    "duplicates": "the same content as an earlier pair",
+    "near_duplicates": "the content of an earlier pair except for case, digits, punctuation and white space",
+    "held_out": "a sentence that was held out for dev or test",
 }
 
 _MAX_PLACE_CHARACTERS = 40
@@ -33,7 +33,7 @@ _MIN_FENCE = 3
 
 
 class Account:
-    """Counts what was read and dropped, block by block; blocks are added in the order of the text."""
+    """Counts the pairs that were read and dropped; blocks are added in the order of the text."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -46,35 +46,35 @@ class Account:
         return self.num_read - sum(map(self._num_dropped, self._found))
 
     def add(self, num_read: int, dropped: Mapping[str, Dropped]) -> None:
-        """Adds a block; what a filter found that is off (overlap, for one) is told, but not counted as dropped."""
+        """Adds a block; what a filter finds while it is off (e.g. overlap) is listed but not counted as dropped."""
         self.num_read += num_read
         for name, more in dropped.items():
             self._found[name].merge(more)
 
     def record(self) -> dict[str, Any]:
-        """The account as plain values for JSON; every filter is listed, in order, also those that are off."""
+        """Returns the counts as plain values for JSON; lists every filter in order, also those that are off."""
         return {"num_read": self.num_read, "num_kept": self.num_kept, "filters": list(map(self._entry, self._found))}
 
     def markdown(self) -> str:
-        """The account as a page: a table of the filters, then the first pairs that each dropped."""
-        lines = ["# Cleaning", "", kept_sentence(self.record()), "", *self._markdown_table()]
+        """Returns the counts as a page: a table of the filters, then the first pairs that each dropped."""
+        lines = ["# Cleaning", "", kept_message(self.record()), "", *self._markdown_table()]
         for name, found in self._found.items():
             if found.examples:
                 lines += ["", f"## {name}", "", *_fenced(found.examples)]
         return "\n".join(lines) + "\n"
 
     def table_lines(self) -> list[str]:
-        """The account as lines for the terminal: an aligned table, then the first pairs that each filter dropped."""
+        """Returns the counts as lines for the terminal: a table, then the first pairs that each filter dropped."""
         return table_lines(self.record())
 
     def why_nothing_is_left(self) -> str:
-        """The sentence for a text of which every pair was dropped: the filters that dropped most, to be changed."""
+        """Returns the message for a text of which no pair was kept, with the filters that dropped most."""
         if not self.num_read:
-            return "The training files hold no pair at all; give more text."
+            return "The training files have no sentence pairs; give more text."
         dropped = sorted(((self._num_dropped(name), name) for name in self._found), reverse=True)
         reasons = ", ".join(f"{name} {number:,}" for number, name in dropped[:3] if number)
         return (
-            f"Cleaning dropped all {self.num_read:,} pairs ({reasons}). If the text is as you want it, switch a filter "
+            f"Cleaning dropped all {self.num_read:,} pairs ({reasons}). If the text is right, turn a filter "
             f"off, e.g. --filter {dropped[0][1]}=off, or all with --cleaning none."
         )
 
@@ -103,17 +103,17 @@ class Account:
             yield f"| {name} | {meaning}{_threshold(name, self.rules)} | {num_dropped} | {share} |"
 
 
-def kept_sentence(record: Mapping[str, Any]) -> str:
-    """How much was kept, from what `Account.record` gave."""
+def kept_message(record: Mapping[str, Any]) -> str:
+    """Says how many pairs were kept; takes the result of `Account.record`."""
     num_read, num_kept = record["num_read"], record["num_kept"]
     return (
         f"{num_kept:,} of {num_read:,} pairs were kept ({_percent(num_kept / num_read if num_read else 0.0)}). "
-        "A dropped pair is counted for the first filter, from top to bottom, that it failed."
+        "A dropped pair is counted for the first filter, from top to bottom, that it does not pass."
     )
 
 
-def dropped_sentence(record: Mapping[str, Any]) -> str | None:
-    """What was dropped and why, in one sentence; None if nothing was."""
+def dropped_message(record: Mapping[str, Any]) -> str | None:
+    """Says how many pairs were dropped and why; None if none were."""
     num_dropped = record["num_read"] - record["num_kept"]
     reasons = ", ".join(
         f"{entry['name']} {entry['num_dropped']:,}" for entry in record["filters"] if entry["num_dropped"]
@@ -122,7 +122,7 @@ def dropped_sentence(record: Mapping[str, Any]) -> str | None:
 
 
 def table_lines(record: Mapping[str, Any]) -> list[str]:
-    """The table and the examples of `Account.table_lines`, from what `Account.record` gave."""
+    """Returns the lines of `Account.table_lines` for the result of `Account.record`."""
     rows = [("filter", "pairs dropped", "share"), *map(_row, record["filters"])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = [
@@ -132,7 +132,7 @@ def table_lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Filter, pairs dropped and share, as text."""
+    """Returns filter, pairs dropped and share as text."""
     name, num_found = entry["name"], entry["num_found"]
     if entry["is_on"]:
         return name, f"{num_found:,}", _percent(entry["share"])
@@ -152,7 +152,7 @@ def _percent(share: float) -> str:
 
 
 def _threshold(name: str, rules: Rules) -> str:
-    """The threshold of a filter that is on and has one, in words, to stand after its meaning."""
+    """Describes the threshold of a filter that is on and has one, to follow its meaning."""
     if not rules.is_on(name):
         return ""
     match name, getattr(rules, name):
@@ -163,7 +163,7 @@ def _threshold(name: str, rules: Rules) -> str:
         case "script", share:
             return f" (kept: {_percent(share)} or more of its letters{_unchecked(has_known_script, rules)})"
         case "language", least:
-            return f" (from {least:,} characters on{_unchecked(is_known_language, rules)})"
+            return f" ({least:,} characters or more{_unchecked(is_known_language, rules)})"
         case _:
             return ""
 
@@ -173,14 +173,14 @@ def _unchecked(is_known: Callable[[str], bool], rules: Rules) -> str:
 
 
 def visible(text: str) -> str:
-    """Escapes what is not printable, so that no text of a corpus can command a terminal or break a line."""
+    """Escapes characters that are not printable, so that text of a corpus cannot control a terminal or break a line."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
 
 
 def _fenced(examples: list[Example]) -> list[str]:
-    """Examples as a block of code, within a fence that no line of theirs can close."""
+    """Formats examples as a block of code, with a fence that no line inside can close."""
     lines = [
         line
         for example in examples
@@ -198,7 +198,7 @@ def _fenced(examples: list[Example]) -> list[str]:
 def _example_line(example: Example) -> str:
     place = visible(example.place)
     if len(place) > _MAX_PLACE_CHARACTERS:
-        # The end holds the file's name and the line.
+        # The file name and the line number are at the end.
         place = "…" + place[1 - _MAX_PLACE_CHARACTERS :]
     return f"  {place}: {_cut(visible(example.source))} ||| {_cut(visible(example.target))}"
 

@@ -1,4 +1,4 @@
-"""Cleaning a block of pairs: every filter, in order, with the reason why a pair was dropped."""
+"""Cleans a block of pairs with every filter in order, and records which filter dropped a pair."""
 
 import operator
 import re
@@ -18,13 +18,13 @@ from dragoman.corpus.cleaning.language import (
 from dragoman.corpus.cleaning.normalisation import normalise, strip_only
 from dragoman.corpus.tokenizer import RESERVED_CHARACTERS
 
-# Blanks count as part of a number only before groups of three digits: "10 000", but not "in 2001 15 people".
+# Spaces belong to a number only before groups of three digits: "10 000", but not "in 2001 15 people".
 _NUMBER = re.compile(r"\d+(?:[.,'’]\d+|(?<!\d{4})[ \u00a0\u2009\u202f]\d{3}(?!\d))*")
 _SEPARATORS = re.compile(r"\D")
 
 
 def numbers_differ(source: str, target: str) -> bool:
-    """Whether the two sides hold different numbers; "1,000.5" and "1.000,5" are the same."""
+    """Whether the two sides have different numbers; "1,000.5" and "1.000,5" are the same."""
     return _numbers(source) != _numbers(target)
 
 
@@ -33,7 +33,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _digits(number: str) -> str:
-    """The digits alone, as ASCII."""
+    """Returns only the digits, as ASCII."""
     digits = _SEPARATORS.sub("", number)
     return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
 
@@ -43,7 +43,7 @@ SideCheck = Callable[[str], bool]
 
 _SPACE_MARK, _UNKNOWN_MARK = tuple(RESERVED_CHARACTERS)
 _REPLACEMENT = "\ufffd"
-# Cc but for the tab, which is white space that text keeps if it is not normalised; Cs, Co, and noncharacters. Lone
+# Unicode categories Cc (except the tab, which text keeps if it is not normalised), Cs and Co, and noncharacters. Lone
 # surrogates cannot come from UTF-8, but from escapes in JSON.
 _CONTROL = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\ue000-\uf8ff\ufdd0-\ufdef\ufffd-\uffff"
@@ -53,7 +53,7 @@ _CONTROL = re.compile(
 
 
 def build_checks(rules: Rules) -> list[tuple[str, Check]]:
-    """The filters of `rules.order()` by name, in that order."""
+    """Returns the filters of `rules.order()` as functions, by name, in that order."""
     num_words = _num_words_if_normalised if rules.normalise else _num_words
     checks: list[tuple[str, Check]] = []
     if rules.empty:
@@ -77,7 +77,7 @@ def build_checks(rules: Rules) -> list[tuple[str, Check]]:
 
 
 def _build_language_checks(rules: Rules) -> list[tuple[str, Check]]:
-    """The filters that need the languages; a side whose language they do not know passes."""
+    """Returns the filters that need the languages; a side in a language they do not know passes."""
     if rules.languages is None:
         return []
     source, target = rules.languages
@@ -115,7 +115,7 @@ def _has_control_character(source: str, target: str) -> bool:
 
 
 def _is_damaged(text: str) -> bool:
-    # Of the characters looked for, only U+FFFD is printable; the search takes several times as long.
+    # U+FFFD is the only printable one among these characters, and the regex takes several times as long.
     if text.isprintable():
         return _REPLACEMENT in text
     return _CONTROL.search(text) is not None
@@ -153,7 +153,7 @@ _MAX_EXAMPLE_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Example:
-    """A dropped pair, cut for display, and where it stands."""
+    """A dropped pair, shortened for display, and its place in the text."""
 
     place: str
     source: str
@@ -162,41 +162,41 @@ class Example:
 
 @dataclass
 class Dropped:
-    """How many pairs one filter dropped, and the first few of them."""
+    """The number of pairs that one filter dropped, and the first few of them."""
 
     num_pairs: int = 0
     examples: list[Example] = field(default_factory=list)
 
     def count(self, source: str, target: str, index: int, place_of: Callable[[int], str]) -> None:
-        """Counts one more pair; the place of its index is asked for only if the pair becomes an example."""
+        """Counts one more pair; `place_of` is called only if the pair becomes an example."""
         self.num_pairs += 1
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(Example(place_of(index), _cut_for_display(source), _cut_for_display(target)))
 
     def merge(self, later: "Dropped") -> None:
-        """Adds what was dropped further on in the text."""
+        """Adds the pairs that were dropped later in the text."""
         self.num_pairs += later.num_pairs
         self.examples += later.examples[: MAX_EXAMPLES - len(self.examples)]
 
 
 @dataclass
 class CleanBlock:
-    """The pairs that are left, normalised and in order, and those that are not, by filter."""
+    """The pairs that were kept, normalised and in order, and the dropped ones by filter."""
 
     sources: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
-    """Where each pair that is left stood in the block as it was read."""
+    """Index of each kept pair in the block before cleaning."""
     dropped: dict[str, Dropped] = field(default_factory=dict)
 
     def count(self, name: str, positions: Iterable[int], place_of: Callable[[int], str]) -> None:
-        """Counts pairs that are left, by their positions, for a filter that knows more than the block."""
+        """Counts kept pairs, by their positions, for a filter that needs more than the block."""
         for position in positions:
             found = self.dropped.setdefault(name, Dropped())
             found.count(self.sources[position], self.targets[position], self.indices[position], place_of)
 
     def remove(self, positions: Iterable[int]) -> None:
-        """Takes pairs out of those that are left."""
+        """Removes pairs from those that were kept."""
         removed = set(positions)
         kept = [position for position in range(len(self.sources)) if position not in removed]
         self.sources = [self.sources[position] for position in kept]
@@ -207,9 +207,9 @@ class CleanBlock:
 def clean_block(
     block_sources: Sequence[str], block_targets: Sequence[str], rules: Rules, place_of: Callable[[int], str]
 ) -> CleanBlock:
-    """Normalises and filters pairs; each dropped one is counted for the first filter of `rules.order()` it fails.
+    """Normalises and filters pairs; a dropped pair counts for the first filter of `rules.order()` that it fails.
 
-    `place_of` names the place of the pair with that index, e.g. "my.en, line 12". Filters that need the whole corpus
+    `place_of` returns the place of the pair with an index, e.g. "my.en, line 12". Filters that need the whole corpus
     (duplicates, near_duplicates, overlap) are not applied here.
     """
     tidy = normalise if rules.normalise else strip_only

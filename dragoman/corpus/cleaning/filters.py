@@ -1,4 +1,4 @@
-"""Which filters are on and with which thresholds: what a preset, the changes to it and the languages come to."""
+"""Decides which filters are on and with which thresholds, from the preset, its changes and the languages."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,8 @@ from dragoman.corpus.cleaning.language import has_known_script, is_known_languag
 from dragoman.corpus.settings import Cleaning, PrepareSettings
 from dragoman.run.errors import UsageError
 
-# ISO 639-3, ISO 639-2/B, members of macrolanguages and withdrawn codes that name a language with a two-letter code.
+# Other codes of languages that have a two-letter code: ISO 639-3, ISO 639-2/B, members of macrolanguages, and withdrawn
+# codes.
 _OTHER_CODES = """
 af:afr am:amh ar:ara,arb as:asm ay:aym,ayr az:aze,azj ba:bak be:bel bg:bul bh:bih bn:ben bo:bod,tib br:bre bs:bos
 ca:cat co:cos cs:ces,cze cy:cym,wel da:dan de:deu,ger dv:div dz:dzo ee:ewe el:ell,gre en:eng eo:epo es:spa
@@ -27,18 +28,18 @@ _CODE_OF = {
 
 
 def language_code(name: str) -> str:
-    """The one code of a language, whatever standard and region the name has: "deu", "de_AT" and "DE" are "de"."""
+    """Returns the same code for all names of a language: "deu", "de_AT" and "DE" are "de"."""
     primary = name.replace("_", "-").split("-")[0].lower()
     return _CODE_OF.get(primary, primary)
 
 
 def split_languages(languages: str) -> tuple[str, str]:
-    """The codes of source and target: "eng-deu" is ("en", "de"), and so is "en_GB-de"."""
+    """Returns the codes of source and target: "eng-deu" is ("en", "de"), and so is "en_GB-de"."""
     source, _, target = languages.rpartition("-")
     return language_code(source), language_code(target)
 
 
-# In the order in which they are applied: cheap ones first, so that the costly ones see less text.
+# In the order in which they are applied: fast ones first, so that the slow ones see less text.
 PAIR_FILTERS = (
     "empty",
     "reserved_characters",
@@ -55,8 +56,8 @@ PAIR_FILTERS = (
 CORPUS_FILTERS = ("overlap", "duplicates", "near_duplicates", "held_out")
 
 _NONE: dict[str, Any] = {"empty": True}
-_SEEDS = _NONE | {"length_words": (1, 80), "length_ratio": 9.0}
-_STANDARD = _SEEDS | {
+_MOSES = _NONE | {"length_words": (1, 80), "length_ratio": 9.0}
+_STANDARD = _MOSES | {
     "length_characters": (1, 2000),
     "control_characters": True,
     "identical": True,
@@ -68,7 +69,7 @@ _STANDARD = _SEEDS | {
 _STRICT = _STANDARD | {"numbers": True, "near_duplicates": True, "length_ratio": 4.0}
 _PRESETS: dict[Cleaning, dict[str, Any]] = {
     "none": _NONE,
-    "seeds": _SEEDS,
+    "moses": _MOSES,
     "standard": _STANDARD,
     "strict": _STRICT,
 }
@@ -94,39 +95,39 @@ class Rules:
     held_out: bool = True
     normalise: bool = True
     languages: tuple[str, str] | None = None
-    """Codes of source and target; `script` and `language` are on only if they are known."""
+    """Codes of source and target; `script` and `language` can be on only if they are given."""
 
     def is_on(self, name: str) -> bool:
         """Whether the filter drops pairs."""
         return getattr(self, name) not in (None, False)
 
     def order(self) -> list[str]:
-        """The filters that are on and judge a pair by itself, in the order they are applied."""
+        """Returns the filters that are on and look at single pairs, in the order they are applied."""
         return [name for name in PAIR_FILTERS if self.is_on(name)]
 
 
 def resolve_rules(settings: PrepareSettings) -> Rules:
-    """Works out the filters from the preset, the changes to it and the languages.
+    """Returns the filters that the preset, its changes and the languages result in.
 
-    `seeds` is the rule of Moses' clean-corpus-n with 1 and 80. Words are the runs between white space; a pair is
-    dropped if a side has fewer than 1 or more than 80 words, or one side more than 9 times the words of the other
-    (its characters, where most letters are in a script without spaces).
+    `moses` is the rule of Moses' clean-corpus-n with 1 and 80: a pair is dropped if a side has fewer than 1 or more
+    than 80 words (text between white space), or one side has more than 9 times the words of the other (its
+    characters, where most letters are in a script without spaces).
     """
     changes = settings.filters.model_dump(exclude_none=True)
     _check_ranges(changes)
     languages = split_languages(settings.languages) if settings.languages else None
-    # A filter that is merely switched on has the threshold of the standard.
+    # A filter that is only turned on gets the threshold of "standard".
     thresholds = _PRESETS[settings.cleaning] | {
         name: _STANDARD.get(name, True) if value is True else value for name, value in changes.items()
     }
     if languages is None:
         _check_languages_not_needed(changes)
-    # A filter that can judge neither side is off, and the account says so.
+    # A filter that can check neither side is off, and the report says so.
     if not any(map(has_known_script, languages or ())):
         thresholds["script"] = None
     if not any(map(is_known_language, languages or ())):
         thresholds["language"] = None
-    # Off is False in the settings of every filter, but None among thresholds; a share of 0 drops nothing either.
+    # A filter that is off is False in the settings, but None among thresholds; a share of 0 drops nothing either.
     on = {name: value for name, value in thresholds.items() if value}
     return Rules(**on, normalise=settings.normalise, languages=languages)
 
@@ -135,7 +136,7 @@ def _check_languages_not_needed(changes: dict[str, Any]) -> None:
     for name in ("script", "language"):
         if changes.get(name):
             raise UsageError(
-                f"The filter prepare.filters.{name} needs to know the languages; give them, e.g. --languages en-de."
+                f"The filter prepare.filters.{name} needs the languages; give them, e.g. --languages en-de."
             )
 
 
@@ -144,5 +145,6 @@ def _check_ranges(changes: dict[str, Any]) -> None:
         least, most = changes[name] if isinstance(changes.get(name), tuple) else (0, 0)
         if least > most:
             raise UsageError(
-                f"prepare.filters.{name} is [{least}, {most}]: the least comes first, so write [{most}, {least}]."
+                f"prepare.filters.{name} is [{least}, {most}], but the smaller number comes first; "
+                f"write [{most}, {least}]."
             )

@@ -1,12 +1,12 @@
-"""Which language and script a text is in."""
+"""Detects the language and the script of a text."""
 
 import re
 from collections.abc import Callable
 
 import pycld2
 
-# The inside of a regex class for each script: its blocks in Unicode. Only letters are counted, so that digits,
-# marks and punctuation in a block do no harm.
+# The Unicode blocks of each script, for a regex class. Only letters are counted, so digits, marks and punctuation in a
+# block do no harm.
 _RANGES = {
     "Latin": r"A-Za-zªµºÀ-ÖØ-öø-ʯᴀ-ᶿḀ-ỿⁱⁿₐ-ₜⱠ-Ɀ꜠-ꟿꬰ-ꭩﬀ-ﬆＡ-Ｚａ-ｚ",
     "Greek": r"\u0370-\u03ff\u1f00-\u1fff",
@@ -76,7 +76,7 @@ _LANGUAGES = {
     "Hangul Han": "ko",
     "Han Kana": "ja",
     "Han": "lzh wuu yue zh",
-    # Written in more than one script, by country or by time.
+    # Languages written in more than one script, depending on country or time.
     "Cyrillic Latin": "az crh kk sh sr tk tt uz",
     "Cyrillic Mongolian": "mn",
     "Latin Arabic": "ku ms",
@@ -84,13 +84,13 @@ _LANGUAGES = {
 }
 _SCRIPTS_OF = {code: scripts.split() for scripts, codes in _LANGUAGES.items() for code in codes.split()}
 
-# No letters in it: text of these and the expected scripts needs no counting. Spaces, digits and marks below U+00C0,
-# combining accents, general punctuation, currencies, arrows and symbols, CJK punctuation.
+# Ranges without letters: spaces, digits and marks below U+00C0, combining accents, general punctuation, currencies,
+# arrows and symbols, CJK punctuation. Text of only these and the expected scripts needs no counting.
 NEUTRAL_RANGES = (
     r"\x00-@\[-`{-©«-´¶-¹»-¿×÷\u0300-\u036f\u2000-\u206f\u20a0-\u20cf\u2190-\u23ff"
     r"\u2500-\u27ff\u3000-\u3004\u3008-\u3020"
 )
-# Apostrophes and other modifiers that belong to the word they stand in, whatever its script.
+# Apostrophes and other modifiers, which belong to the script of their word.
 _MODIFIER_RANGES = r"\u02b0-\u02ff"
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
@@ -101,17 +101,17 @@ _SYLLABIC = re.compile(f"[{_RANGES['Han']}{_RANGES['Kana']}]")
 
 
 def is_latin_1(text: str) -> bool:
-    """Whether all characters are below U+0100, where all letters are Latin; ten times as fast as a regex."""
+    """Whether all characters are below U+0100, where all letters are Latin; 10 times as fast as a regex."""
     return len(text.encode("latin-1", "ignore")) == len(text)
 
 
 def has_known_script(language: str) -> bool:
-    """Whether it is known which scripts the language is written in."""
+    """Whether the scripts of the language are known."""
     return language in _SCRIPTS_OF
 
 
 def build_script_check(language: str, least_share: float) -> Callable[[str], bool]:
-    """Makes a test that is true of text with less than this share of its letters in scripts of the language.
+    """Returns a check that is true for text with less than this share of its letters in scripts of the language.
 
     Text without letters passes.
     """
@@ -124,7 +124,7 @@ def build_script_check(language: str, least_share: float) -> Callable[[str], boo
     def is_in_other_script(text: str) -> bool:
         if (is_latin_expected and is_latin_1(text)) or not find_unexpected(text):
             return False
-        # Counting takes ten times as long as the search before it.
+        # Counting takes 10 times as long as the search above.
         letters = _NOT_LETTERS.sub("", text)
         num_expected = len(letters) - len(expected.sub("", letters))
         return num_expected < least_share * len(letters)
@@ -141,12 +141,12 @@ def is_mostly_without_spaces(text: str) -> bool:
 
 
 def length_in_letters(text: str) -> int:
-    """Characters of a text, with three for each of Chinese and Japanese, which says about as much as three letters."""
+    """Number of characters; a Chinese or Japanese one counts as three, since it says about as much as three letters."""
     return len(text) + 2 * len(_SYLLABIC.findall(text))
 
 
-# Measured on Europarl: of English lines on a German side and the reverse, 99.8 % are found from 100 characters as from
-# the whole line, in two thirds of the time.
+# Measured on Europarl: 100 characters are enough to find 99.8 % of the English lines on a German side (and the reverse)
+# that the whole line finds, in two thirds of the time.
 _MAX_CHARACTERS_READ = 100
 _IS_PLAIN_TEXT = True
 _NO_DOMAIN = None
@@ -157,7 +157,7 @@ _DETECTABLE_NAMES = frozenset(pycld2.DETECTED_LANGUAGES)
 _DETECTABLE = frozenset(code for name, code in pycld2.LANGUAGES if name in _DETECTABLE_NAMES)
 
 _CHINESE = {"zh", "zh-Hant"}
-# Languages that CLD2 takes for each other, in its own codes.
+# Languages that CLD2 confuses, in its own codes.
 _RELATIVES = (
     _CHINESE,
     {"en", "sco"},
@@ -177,9 +177,9 @@ def is_known_language(code: str) -> bool:
 
 
 def build_language_check(language: str, other_language: str, least_characters: int) -> Callable[[str], bool]:
-    """Makes a test that is true of text, if long enough, that is surely neither in the language nor a close relative.
+    """Returns a check that is true for long enough text that is clearly not in the language or a similar one.
 
-    A relative that is the other language of the pair is not accepted: Danish may not stand on a Norwegian side.
+    A similar language is not accepted if it is the other one of the pair: Danish is wrong on a Norwegian side.
     """
     expected, other = _cld2_code(language), _cld2_code(other_language)
     hint = _hint(expected, other)
@@ -192,7 +192,7 @@ def build_language_check(language: str, other_language: str, least_characters: i
         try:
             is_reliable, _, found = detect(text[:_MAX_CHARACTERS_READ], _IS_PLAIN_TEXT, _NO_DOMAIN, hint)
         except (pycld2.error, UnicodeEncodeError):
-            # CLD2 refuses control characters and the like: nothing is known then.
+            # CLD2 refuses some text, e.g. with control characters: then the language is unknown.
             return False
         return is_reliable and found[0][1] not in accepted
 
@@ -208,11 +208,10 @@ def _relatives(expected: str) -> set[str]:
 
 
 def _hint(expected: str, other: str) -> str | None:
-    """The language that CLD2 is told to expect, or None where that would mislead it.
+    """Returns the language that CLD2 should expect, or None where that would mislead it.
 
-    On short German sentences the hint cuts wrong answers from 2 % to 0.4 %. But it makes CLD2 blind to relatives of the
-    language: told to expect Norwegian it takes Danish for it, and told to expect Chinese it takes text in traditional
-    characters for Japanese.
+    On short German sentences the hint cuts wrong answers from 2 % to 0.4 %. But it hides similar languages: with the
+    hint Norwegian, CLD2 takes Danish for it, and with the hint Chinese, it takes traditional characters for Japanese.
     """
     is_misleading = expected in _CHINESE or (other != expected and other in _relatives(expected))
     return None if is_misleading else expected

@@ -1,4 +1,4 @@
-"""Text made comparable: normalisation, and keys under which duplicate pairs meet."""
+"""Normalises text, and finds duplicate pairs by keys."""
 
 import re
 import string
@@ -10,10 +10,10 @@ from dragoman.corpus.cleaning.language import is_latin_1
 
 
 def normalise(text: str) -> str:
-    """Brings text into Unicode NFC, with one plain space for each run of white space and none at the ends."""
+    """Converts text to Unicode NFC, each run of white space to one space, and strips the ends."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
-    # Of all white space only the plain space is printable: nearly every line of a usual corpus ends here.
+    # The plain space is the only printable white space: nearly every line of a usual corpus returns here.
     if text.isprintable() and "  " not in text:
         return text.strip()
     return " ".join(text.split())
@@ -42,12 +42,12 @@ _LATIN_1_LEFT_OUT = _ASCII_LEFT_OUT + bytes(
 
 
 def near_key(source: str, target: str) -> str:
-    """A key that two pairs share if they differ in case, digits, punctuation and white space only."""
+    """Returns a key that is equal for pairs that differ only in case, digits, punctuation and white space."""
     return f"{_side_key(source)}\t{_side_key(target)}"
 
 
 def _side_key(text: str) -> str:
-    """What is left of one side, or the text itself if that is nothing."""
+    """Returns the reduced text of one side, or the text itself if nothing is left."""
     if text.isascii():
         return _reduce(text.lower(), "ascii", _ASCII_LEFT_OUT) or text
     simple = unicodedata.normalize("NFKC", text).casefold()
@@ -58,10 +58,10 @@ def _side_key(text: str) -> str:
 
 
 def _reduce(text: str, encoding: str, left_out: bytes) -> str:
-    """Text without certain characters, and with "0" for each run of digits.
+    """Returns text without certain characters, and with "0" for each run of digits.
 
-    In all three encodings a byte below 128 is an ASCII character and nothing else, and bytes are translated 20 times as
-    fast as str.
+    In all three encodings a byte below 128 is always an ASCII character, and bytes.translate is 20 times as fast as
+    str.translate.
     """
     key = text.encode(encoding, "surrogatepass").translate(_DIGITS_TO_ZERO, left_out)
     if b"00" in key:
@@ -70,7 +70,7 @@ def _reduce(text: str, encoding: str, left_out: bytes) -> str:
 
 
 def find_repeats(sources: Iterable[str], targets: Iterable[str], rules: Rules) -> dict[str, list[int]]:
-    """The indices of pairs that were there before, by the filter that finds them; the first of them is no copy."""
+    """Returns the indices of pairs that repeat an earlier one, by the filter that finds them."""
     found: dict[str, list[int]] = {"duplicates": [], "near_duplicates": []}
     if not (rules.duplicates or rules.near_duplicates):
         return found
@@ -85,7 +85,7 @@ def find_repeats(sources: Iterable[str], targets: Iterable[str], rules: Rules) -
 
 
 def _is_repeated(key: str, seen: set[str]) -> bool:
-    """Whether the key was seen before; from now on it is."""
+    """Whether the key was seen before; adds it to the seen ones."""
     num_seen = len(seen)
     seen.add(key)
     return len(seen) == num_seen

@@ -1,4 +1,4 @@
-"""The account: sums in the order of the text, a page and a table that no example can break."""
+"""The report on a cleaning: counts in the order of the text, a page and a table that no example can break."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.corpus.cleaning.account import FILTER_MEANINGS, Account, dropped_sentence
+from dragoman.corpus.cleaning.account import FILTER_MEANINGS, Account, dropped_message
 from dragoman.corpus.cleaning.clean import Dropped, Example
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.corpus.settings import FilterSettings, PrepareSettings
@@ -60,7 +60,7 @@ def test_every_filter_is_recorded_also_those_that_are_off():
     assert (record["num_read"], record["num_kept"], record["filters"][0]["share"]) == (0, 0, 0.0)
 
 
-def test_what_a_filter_finds_that_is_off_is_told_but_kept():
+def test_a_filter_that_is_off_lists_what_it_finds_and_keeps_it():
     rules = resolve_rules(PrepareSettings(filters=FilterSettings(overlap=False)))
     account = account_of(rules, 10, overlap=dropped(3, "1"))
     assert account.num_kept == 10
@@ -80,14 +80,14 @@ def test_the_page_has_a_row_for_each_filter_with_its_threshold():
     assert page.startswith("# Cleaning\n\n766 of 2,000 pairs were kept (38.30 %).")
     assert "| length_ratio | one side much longer than the other (kept: up to 9 times) | 1,234 | 61.70 % |" in page
     assert "| length_words | a side with too few or too many words (kept: 1 to 80) | 0 | 0.00 % |" in page
-    assert "| script | a side in another script than its language's (kept: 50.00 % or more of its letters)" in page
-    assert "| language | a side surely in another language (from 25 characters on) | 0 | 0.00 % |" in page
+    assert "| script | a side in a script that its language does not use (kept: 50.00 % or more of its letters)" in page
+    assert "| language | a side that is clearly in another language (25 characters or more) | 0 | 0.00 % |" in page
     assert "| numbers | different numbers on the two sides | off |  |" in page
 
 
 def test_the_page_names_a_language_that_is_not_checked():
     page = Account(resolve_rules(PrepareSettings(languages="qaa-de"))).markdown()
-    assert "(from 25 characters on; qaa is not checked)" in page
+    assert "(25 characters or more; qaa is not checked)" in page
 
 
 @given(TEXTS, TEXTS, TEXTS)
@@ -107,7 +107,7 @@ def test_no_example_breaks_the_page(place, source, target):
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_no_example_commands_the_terminal(place, source, target):
+def test_no_example_controls_the_terminal(place, source, target):
     lines = account_of(STANDARD, 3, empty=Dropped(1, [Example(place, source, target)])).table_lines()
     assert all(line.isprintable() for line in lines)
     assert max(map(len, lines)) <= 140
@@ -137,13 +137,13 @@ def test_long_places_keep_their_end():
     assert "a… ||| \\x1b[31mred" in line
 
 
-def test_a_name_that_is_no_filter_is_a_mistake_of_the_program():
+def test_an_unknown_filter_name_is_a_bug():
     with pytest.raises(KeyError):
         Account(STANDARD).add(1, {"emptiness": Dropped()})
 
 
-def test_what_was_dropped_is_told_in_one_sentence():
+def test_the_message_about_dropped_pairs():
     account = Account(Rules(empty=True, identical=True))
-    assert dropped_sentence(account.record()) is None
+    assert dropped_message(account.record()) is None
     account.add(10, {"empty": Dropped(2), "identical": Dropped(1)})
-    assert dropped_sentence(account.record()) == "Cleaning dropped 3 of 10 pairs (empty 2, identical 1)."
+    assert dropped_message(account.record()) == "Cleaning dropped 3 of 10 pairs (empty 2, identical 1)."

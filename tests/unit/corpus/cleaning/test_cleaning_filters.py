@@ -8,7 +8,7 @@ from dragoman.corpus.cleaning.filters import CORPUS_FILTERS, PAIR_FILTERS, Rules
 from dragoman.corpus.settings import FilterSettings, PrepareSettings
 from dragoman.run.errors import UsageError
 
-SEEDS = ["empty", "reserved_characters", "length_words", "length_ratio"]
+MOSES = ["empty", "reserved_characters", "length_words", "length_ratio"]
 STANDARD = [
     "empty",
     "reserved_characters",
@@ -29,7 +29,7 @@ def rules_of(cleaning="standard", languages=None, **filters) -> Rules:
     ("cleaning", "languages", "order", "of_corpus"),
     [
         ("none", "en-de", ["empty", "reserved_characters"], ["held_out"]),
-        ("seeds", "en-de", SEEDS, ["held_out"]),
+        ("moses", "en-de", MOSES, ["held_out"]),
         ("standard", None, STANDARD, ["overlap", "duplicates", "held_out"]),
         ("standard", "en-de", [*STANDARD, "script", "language"], ["overlap", "duplicates", "held_out"]),
         ("strict", None, [*STANDARD, "numbers"], ["overlap", "duplicates", "near_duplicates", "held_out"]),
@@ -80,12 +80,12 @@ def test_filters_that_need_the_languages_say_so(changes):
         rules_of("none", **changes)
 
 
-def test_switching_them_off_needs_no_languages():
+def test_turning_them_off_needs_no_languages():
     assert rules_of("standard", script=False, language=False).order() == STANDARD
 
 
 @pytest.mark.parametrize("name", ["length_words", "length_characters"])
-def test_a_range_the_wrong_way_round_is_told(name):
+def test_a_reversed_range_is_refused(name):
     with pytest.raises(UsageError, match=rf"{name}.*\[1, 80\]"):
         rules_of(**{name: (80, 1)})
 
