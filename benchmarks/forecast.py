@@ -21,7 +21,7 @@ from multi30k import REPOSITORY
 from results import describe_machine, end_with, save_result
 
 from dragoman.diagnosis.forecast import forecast
-from dragoman.importing.writing import import_run
+from dragoman.importing.importer import import_run
 from dragoman.report.evidence import read_evidence
 from dragoman.report.findings import Findings
 from dragoman.run.errors import UserError

@@ -135,7 +135,7 @@ def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = Fals
         if is_foreign:
             raise UsageError(f"{run.path} is a run folder already: report and compare it as it is.")
         return run
-    from dragoman.importing.writing import import_run
+    from dragoman.importing.importer import import_run
 
     folder = RunFolder(run_dir) if run_dir else _place_for(paths)
     import_run(list(paths), folder)

@@ -1,26 +1,19 @@
-"""Logs of fairseq 0.9 to 0.12 in its simple, tqdm and json formats."""
+"""Reads logs of fairseq 0.9 to 0.12 in its simple, tqdm and json formats."""
 
 import math
 import re
 from collections import Counter
 from typing import Any
 
-from dragoman.importing.foreign_run import (
-    NUMBER,
-    ForeignRun,
-    add_settings,
-    is_usable,
-    note_silence,
-    time_of,
-    transformer_factor,
-)
+from dragoman.importing.imported_run import STEP_BACK, ImportedRun, transformer_schedule
+from dragoman.importing.log_text import COUNT, NUMBER, is_usable, parse_count, parse_time
 
 TRAINER = "fairseq"
 
 _MAX_CONFIG_KEYS = 2_000
 _MAX_RANKS = 10_000
 _OWN_PARTS = ("| INFO | fairseq", "| INFO | train_inner |", "| valid on '", "| done training in ", "| model params:")
-# Possessive (+): a third of the time, and no way to go back over a long word again and again.
+# Possessive quantifiers (+): three times as fast, and no backtracking over long words.
 _FIGURE = re.compile(rf'(\w{{1,40}}+)(?:=|": "?| )({NUMBER})(?![\w.])', re.ASCII)
 _SUBSET = re.compile(r"valid on '([^']{1,100})' subset")
 _SETTING = re.compile(
@@ -28,13 +21,13 @@ _SETTING = re.compile(
 )
 _CHECKPOINT = re.compile(r"(?<!\S)(\S{1,500}) \(epoch \d{1,9} @ (\d{1,15}) updates", re.ASCII)
 _WRITING = re.compile(rf"writing took ({NUMBER}) s", re.ASCII)
-_PARAMETERS = re.compile(r"model params: ([\d,]{1,25})", re.ASCII)
+_PARAMETERS = re.compile(rf"model params: ({COUNT})", re.ASCII)
 _DEVICES = re.compile(r"training on (\d{1,7}) (?:devices|GPUs)", re.ASCII)
 _BATCH = re.compile(r"max tokens per \w+ = (\d{1,12}|None) and max sentences per \w+ = (\d{1,12}|None)", re.ASCII)
 _HOST = re.compile(r"initialized host (\S{1,255}) as rank (\d{1,7})", re.ASCII)
 _GPU = re.compile(r"rank +\d{1,7}: capabilities .{1,200}; name = (.{1,100})", re.ASCII)
 _VOCABULARY = re.compile(r"\] [Dd]ictionary: (\d{1,12}) types", re.ASCII)
-_EXAMPLES = re.compile(r"loaded ([\d,]{1,16}) examples from: (\S{1,1000})", re.ASCII)
+_EXAMPLES = re.compile(rf"loaded ({COUNT}) examples from: (\S{{1,1000}})", re.ASCII)
 _SECONDS = re.compile(rf"done training in ({NUMBER}) seconds", re.ASCII)
 _BETAS = re.compile(rf"\(? *({NUMBER}), *({NUMBER})", re.ASCII)
 
@@ -65,9 +58,9 @@ def is_own_line(line: str) -> bool:
 
 
 class FairseqReader:
-    """Reads one run line by line."""
+    """Reads the log of one run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         run.trainer = TRAINER
         self._run = run
         self._has_inner_lines = False
@@ -79,7 +72,7 @@ class FairseqReader:
         self._ranks: set[tuple[str, str]] = set()
 
     def read(self, line: str) -> None:
-        """Takes what the line tells."""
+        """Reads a line."""
         if "Namespace(" in line or "{'_name'" in line:
             self._read_config(line)
         elif "num_updates" in line:
@@ -88,7 +81,7 @@ class FairseqReader:
             self._read_message(line)
 
     def finish(self) -> None:
-        """Says what the log does not tell."""
+        """Adds the facts that need all lines."""
         run = self._run
         if self._batch_tokens:
             run.facts["batch_tokens"] = round(self._batch_tokens)
@@ -96,11 +89,11 @@ class FairseqReader:
             run.facts["ranks_per_host"] = max(Counter(host for host, _ in self._ranks).values())
         if self._num_overflows:
             run.note(
-                f"{self._num_overflows:,} steps were skipped because gradients overflowed in fp16; "
-                "a few are normal, many in a row are not."
+                f"Updates skipped because gradients overflowed in fp16: {self._num_overflows:,}. "
+                "A few are normal, many in a row are not."
             )
         run.facts["step_time_includes_evaluation"] = True
-        note_silence(run)
+        run.note_missing_facts()
 
     def _read_figures(self, line: str) -> None:
         found = _FIGURE.findall(line, max(0, line.find("epoch")))
@@ -111,7 +104,7 @@ class FairseqReader:
             self._has_inner_lines = True
             self._add_train(line, figures)
         elif not self._has_inner_lines:
-            # The mean over an epoch is all that very short epochs print.
+            # Very short epochs print only their mean.
             self._add_train(line, _without_prefix(figures, "train_"))
 
     def _add_train(self, line: str, figures: dict[str, float]) -> None:
@@ -133,9 +126,9 @@ class FairseqReader:
             loss_scale=figures.get("loss_scale"),
             seconds_per_step=_seconds_per_step(figures),
             target_tokens_per_second=figures.get("wps") or None,
-            # Some versions print 0 throughout.
+            # Some versions always print 0.
             training_seconds=figures.get("wall") or None,
-            time=time_of(line),
+            time=parse_time(line),
         )
 
     def _add_evaluation(self, line: str, figures: dict[str, float]) -> None:
@@ -145,9 +138,9 @@ class FairseqReader:
         self._subset = self._subset or subset
         if step is None or subset != (self._subset if match else None):
             if step is not None:
-                self._run.note(f"The log judges several dev sets; the figures are of {self._subset!r} only.")
+                self._run.note(f"The log evaluates several dev sets; the figures are from {self._subset!r} only.")
             return
-        bleu, now = figures.get("bleu"), time_of(line)
+        bleu, now = figures.get("bleu"), parse_time(line)
         if bleu is not None:
             self._run.facts.setdefault("bleu_kind", "unknown")
         self._run.add_evaluation(
@@ -167,7 +160,7 @@ class FairseqReader:
         facts = self._run.facts
         if "model params: " in line:
             if match := _PARAMETERS.search(line):
-                facts["parameters"] = _count(match[1])
+                facts["parameters"] = parse_count(match[1])
         elif "training on " in line:
             if match := _DEVICES.search(line):
                 facts["num_ranks"] = int(match[1])
@@ -175,18 +168,18 @@ class FairseqReader:
             if (match := _BATCH.search(line)) and match[2] != "None":
                 facts["batch_sentences_per_rank"] = int(match[2])
         elif "begin validation on" in line:
-            self._evaluation_began = time_of(line)
+            self._evaluation_began = parse_time(line)
         elif "overflow detected" in line:
             self._num_overflows += 1
         elif "done training in " in line:
             self._read_end(line)
         elif "stopping training" in line or "early stop since" in line:
-            self._run.note(f"fairseq ended the training itself: {line.rpartition(' | ')[2][:200]}.")
+            self._run.note(f"fairseq stopped the training itself: {line.rpartition(' | ')[2][:200]}.")
         else:
             self._read_place(line)
 
     def _read_place(self, line: str) -> None:
-        """Checkpoints, files and machines."""
+        """Reads messages about checkpoints, files and machines."""
         if "aved checkpoint " in line or "oaded checkpoint " in line:
             self._read_checkpoint(line)
         elif " examples from: " in line:
@@ -215,16 +208,16 @@ class FairseqReader:
         if "aved checkpoint " in line:
             seconds = _WRITING.search(line)
             self._run.add_checkpoint(
-                step, path=match[1], seconds=float(seconds[1]) if seconds else None, time=time_of(line)
+                step, path=match[1], seconds=float(seconds[1]) if seconds else None, time=parse_time(line)
             )
         elif step and step != self._restarted_at:
             self._restarted_at = step
-            self._run.add_restart(step, cause=f"continued from {match[1]}", time=time_of(line))
+            self._run.add_restart(step, cause=f"continued from {match[1]}", time=parse_time(line))
 
     def _watch_for_restart(self, step: int) -> None:
         newest = self._run.newest_step
-        if newest is not None and step < newest and not (self._restarted_at and self._restarted_at <= step):
-            self._run.add_restart(step, cause="the log goes back to an earlier step")
+        if self._run.is_step_back(step) and not (self._restarted_at and self._restarted_at <= step):
+            self._run.add_restart(step, cause=STEP_BACK)
         elif newest is not None and step > newest:
             self._restarted_at = None
 
@@ -237,7 +230,7 @@ class FairseqReader:
         if kind is None:
             return
         if kind == "training_files":
-            self._run.facts["num_training_pairs"] = int(match[1].replace(",", "") or 0)
+            self._run.facts["num_training_pairs"] = parse_count(match[1])
         files = self._run.facts.setdefault(kind, {})
         # fairseq loads the source side first.
         files.setdefault("target" if files.get("source", match[2]) != match[2] else "source", match[2])
@@ -259,7 +252,7 @@ class FairseqReader:
 
 
 def _config_of(line: str) -> dict[str, Any]:
-    """Names and values of a printed Namespace(...) or nested dict, flat; the first that is not None counts."""
+    """Reads the settings of a printed Namespace(...) or nested dict, flat; the first value that is not None counts."""
     config: dict[str, Any] = {}
     for name, text, number, truth in _SETTING.findall(line):
         if name in config or len(config) >= _MAX_CONFIG_KEYS:
@@ -272,29 +265,27 @@ def _plain_number(text: str) -> int | float:
     return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
-def _add_config_settings(run: ForeignRun, config: dict[str, Any]) -> None:
+def _add_config_settings(run: ImportedRun, config: dict[str, Any]) -> None:
     numbers = {name: value for name, value in config.items() if type(value) in (int, float)}
     betas = _BETAS.match(str(config.get("adam_betas", "")))
-    add_settings(run, "model", **{ours: numbers.get(theirs) for theirs, ours in _MODEL_NAMES.items()})
-    add_settings(run, "training", **{ours: numbers.get(theirs) for theirs, ours in _TRAINING_NAMES.items()})
-    add_settings(
-        run,
+    run.add_settings("model", **{ours: numbers.get(theirs) for theirs, ours in _MODEL_NAMES.items()})
+    run.add_settings("training", **{ours: numbers.get(theirs) for theirs, ours in _TRAINING_NAMES.items()})
+    run.add_settings(
         "training",
         max_steps=numbers.get("max_update") or None,
         precision=_precision(config),
         beta1=float(betas[1]) if betas else None,
         beta2=float(betas[2]) if betas else None,
     )
-    add_settings(run, "training", **_schedule(config, numbers))
-    add_settings(run, "evaluation", evaluate_every=numbers.get("validate_interval_updates") or None)
+    run.add_settings("training", **_schedule(config, numbers))
+    run.add_settings("evaluation", evaluate_every=numbers.get("validate_interval_updates") or None)
 
 
 def _schedule(config: dict[str, Any], numbers: dict[str, float]) -> dict[str, Any]:
     rate, warmup, width = (numbers.get(name) for name in ("lr", "warmup_updates", "encoder_embed_dim"))
     name = config.get("lr_scheduler")
     if rate and name == "inverse_sqrt" and warmup and warmup > 0 and width and width > 0:
-        factor = transformer_factor(rate, width, warmup)
-        return {"schedule": "transformer", "warmup_steps": warmup, "learning_rate": factor}
+        return transformer_schedule(rate, width, warmup)
     if rate and name in _SCHEDULES:
         return {"schedule": _SCHEDULES[name], "warmup_steps": warmup, "learning_rate": rate}
     return {}
@@ -313,7 +304,7 @@ def _bleu_kind(config: dict[str, Any]) -> str:
 
 
 def _without_prefix(figures: dict[str, float], prefix: str) -> dict[str, float]:
-    """The json format writes train_loss and, of the time, train_train_wall; the others write no prefix."""
+    """Removes the prefix of the json format, which writes train_loss and even train_train_wall."""
     if f"{prefix}num_updates" not in figures:
         return figures
     return {name.removeprefix(prefix): value for name, value in figures.items() if name.startswith(prefix)}
@@ -324,17 +315,12 @@ def _step_of(figures: dict[str, float]) -> int | None:
     return int(step) if math.isfinite(step) else None
 
 
-def _count(text: str) -> int | None:
-    digits = text.replace(",", "")
-    return int(digits) if digits else None
-
-
 def _in_nats(bits: float | None) -> float | None:
     return None if bits is None else bits * math.log(2)
 
 
 def _seconds_per_step(figures: dict[str, float]) -> float | None:
-    """From words per batch and per second: the updates per second are printed with two decimals only."""
+    """Computes it from words per batch and per second: updates per second have only two decimals."""
     per_batch, per_second, updates = (figures.get(name, 0.0) for name in ("wpb", "wps", "ups"))
     if per_batch > 0 and per_second > 0:
         return per_batch / per_second

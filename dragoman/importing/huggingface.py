@@ -1,4 +1,4 @@
-"""Runs of the Hugging Face Trainer: trainer_state.json, or what it printed to the terminal."""
+"""Reads runs of the Hugging Face Trainer: trainer_state.json or its terminal output."""
 
 import json
 import math
@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dragoman.importing.foreign_run import LARGEST_NUMBER, MAX_RECORDS, NUMBER, ForeignRun, add_settings, note_silence
+from dragoman.importing.imported_run import MAX_RECORDS, ImportedRun
+from dragoman.importing.log_text import COUNT, LARGEST_NUMBER, NUMBER, StepClock, parse_count, parse_number
 from dragoman.run.errors import UserError
 
 TRAINER = "HF Trainer"
@@ -14,10 +15,10 @@ MAX_STATE_BYTES = 200 * 10**6
 
 _FIGURE = re.compile(rf"'(\w{{1,60}})': '?({NUMBER})'?(?=[,}}])", re.ASCII)
 _BAR = re.compile(r"^\s*\d{1,3}%\|[^|]{0,300}\| (\d{1,15})/(\d{1,15}) \[((?:\d{1,6}:)?\d{1,3}:\d\d)[<\]]", re.ASCII)
-_COUNT = re.compile(r" = ([\d,]{1,25})\s*$", re.ASCII)
+_COUNT = re.compile(rf" = ({COUNT})\s*$", re.ASCII)
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})(?!\d)", re.ASCII)
 _CONTINUED = re.compile(r"global step (\d{1,15})", re.ASCII)
-_TOLD = {
+_ANNOUNCED = {
     "Num examples": "num_training_pairs",
     "Num Epochs": "_epochs",
     "Instantaneous batch size per device": "batch_sentences_per_rank",
@@ -41,7 +42,7 @@ _STATE_SETTINGS = {
     "logging_steps": ("training", "log_every"),
     "eval_steps": ("evaluation", "evaluate_every"),
 }
-_LOSS_NOTE = "The loss is what the model's own code returned, most likely the mean over the tokens of one batch."
+_LOSS_NOTE = "The loss is what the model's own code returned: most likely the mean over the tokens of one batch."
 
 
 def is_own_line(line: str) -> bool:
@@ -51,7 +52,7 @@ def is_own_line(line: str) -> bool:
     return "***** Running training *****" in line or "  Total optimization steps = " in line
 
 
-def read_trainer_state(path: Path, run: ForeignRun) -> None:
+def read_trainer_state(path: Path, run: ImportedRun) -> None:
     """Reads a trainer_state.json, which the Trainer writes into its output folder and each checkpoint."""
     state = _load_state(path)
     run.trainer = TRAINER
@@ -60,7 +61,7 @@ def read_trainer_state(path: Path, run: ForeignRun) -> None:
         _add_entry(run, _whole(entry.get("step")), _numbers(entry))
     _add_state_facts(run, state)
     _finish(run)
-    run.note("trainer_state.json has no clock: the time of single steps is not known; read the TensorBoard files too.")
+    run.note("trainer_state.json holds no times, so the time per step is unknown: import the TensorBoard files too.")
 
 
 def _load_state(path: Path) -> dict[str, Any]:
@@ -72,17 +73,17 @@ def _load_state(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
         raise UserError(
-            f"{path} is not valid JSON: it may have been cut off; take one of an earlier checkpoint."
+            f"{path} is not valid JSON and may have been cut off: use the one of an earlier checkpoint."
         ) from None
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
         raise UserError(f"{path} has no list log_history: it is not a trainer_state.json of the HF Trainer.")
     return state
 
 
-def _add_state_facts(run: ForeignRun, state: dict[str, Any]) -> None:
+def _add_state_facts(run: ImportedRun, state: dict[str, Any]) -> None:
     for name, (section, ours) in _STATE_SETTINGS.items():
         value = _whole(state.get(name))
-        add_settings(run, section, **{ours: value or None})
+        run.add_settings(section, **{ours: value or None})
     if (batch := _whole(state.get("train_batch_size"))) is not None:
         run.facts["batch_sentences_per_rank"] = batch
     newest, planned = _whole(state.get("global_step")), _whole(state.get("max_steps"))
@@ -96,12 +97,12 @@ def _numbers(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    """A figure of an entry; some versions write it as text."""
+    """Returns a figure of an entry; some versions write it as text."""
     if isinstance(value, str):
-        return float(value) if re.fullmatch(NUMBER, value, re.ASCII) else None
+        return parse_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    # An integer of JSON may be too long for a float.
+    # JSON may hold an integer that is too large for a float.
     return float(value) if isinstance(value, float) or abs(value) < 2**1000 else None
 
 
@@ -110,8 +111,8 @@ def _whole(value: Any) -> int | None:
     return value if is_whole and abs(value) <= LARGEST_NUMBER else None
 
 
-def _add_entry(run: ForeignRun, step: int | None, figures: dict[str, float], **clock: float | None) -> None:
-    """One entry of the history: of training, of an evaluation, or the summary at the end."""
+def _add_entry(run: ImportedRun, step: int | None, figures: dict[str, float], **clock: float | None) -> None:
+    """Adds one entry of the history: a training step, an evaluation, or the summary at the end."""
     if step is None:
         return
     if "train_runtime" in figures:
@@ -119,48 +120,47 @@ def _add_entry(run: ForeignRun, step: int | None, figures: dict[str, float], **c
     elif any(name in figures for name in _EVALUATION_NAMES):
         run.add_evaluation(step, **{ours: figures[name] for name, ours in _EVALUATION_NAMES.items() if name in figures})
     elif "loss" in figures:
-        newest = run.newest_step
-        if newest is not None and step < newest:
+        if run.is_step_back(step):
             run.add_restart(step, cause="the history goes back to an earlier step")
         run.add_train(step, **{ours: figures[name] for name, ours in _TRAIN_NAMES.items() if name in figures}, **clock)
 
 
-def _add_summary(run: ForeignRun, step: int, figures: dict[str, float]) -> None:
+def _add_summary(run: ImportedRun, step: int, figures: dict[str, float]) -> None:
     run.facts["is_finished"] = True
     seconds = figures["train_runtime"]
-    # After a restart the runtime is of the last attempt only, but the steps are of all.
+    # After a restart the runtime covers only the last attempt, but the steps cover all.
     if 0 < seconds < math.inf and step > 0 and not any(record["kind"] == "restart" for record in run.records):
         run.facts["mean_seconds_per_step"] = seconds / step
         run.facts["step_time_includes_evaluation"] = True
 
 
-def _finish(run: ForeignRun) -> None:
-    judged = [record for record in run.records if record["kind"] == "evaluation" and "bleu" in record]
-    if judged:
+def _finish(run: ImportedRun) -> None:
+    evaluated = [record for record in run.records if record["kind"] == "evaluation" and "bleu" in record]
+    if evaluated:
         run.facts["bleu_kind"] = "unknown"
-        if 0 < max(record["bleu"] for record in judged) <= 1:
-            run.note("The BLEU is at most 1: it was taken as a share of 100 and multiplied by 100.")
-            for record in judged:
+        if 0 < max(record["bleu"] for record in evaluated) <= 1:
+            run.note("The BLEU is at most 1: it was taken as a fraction and multiplied by 100.")
+            for record in evaluated:
                 record["bleu"] *= 100
     run.facts["loss_unit"] = "nats per token"
     run.note(_LOSS_NOTE)
-    note_silence(run)
+    run.note_missing_facts()
 
 
 class HfReader:
-    """Reads what the Trainer printed, line by line; steps are told by its progress bar only."""
+    """Reads the terminal output of one run; only the progress bar shows the step."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         run.trainer = TRAINER
         self._run = run
-        self._told: dict[str, int] = {}
+        self._announced: dict[str, int] = {}
         self._bar: tuple[int, float] | None = None
         self._num_steps: int | None = None
-        self._previous: tuple[int, float] | None = None
+        self._clock = StepClock()
         self._unnumbered: list[dict[str, float]] = []
 
     def read(self, line: str) -> None:
-        """Takes what the line tells."""
+        """Reads a line."""
         if "%|" in line:
             self._read_bar(line)
         if "{'" in line:
@@ -173,12 +173,12 @@ class HfReader:
             self._run.facts["is_finished"] = True
 
     def finish(self) -> None:
-        """Says what the log does not tell."""
-        run, told = self._run, self._told
+        """Adds the facts that need all lines."""
+        run, announced = self._run, self._announced
         self._number_entries()
-        per_rank = told.get("batch_sentences_per_rank", 0) * told.get("accumulation", 1)
-        if per_rank and told.get("_batch", 0) % per_rank == 0 and told.get("_batch"):
-            run.facts["num_ranks"] = told["_batch"] // per_rank
+        per_rank = announced.get("batch_sentences_per_rank", 0) * announced.get("accumulation", 1)
+        if per_rank and announced.get("_batch", 0) % per_rank == 0 and announced.get("_batch"):
+            run.facts["num_ranks"] = announced["_batch"] // per_rank
         _finish(run)
 
     def _read_bar(self, line: str) -> None:
@@ -187,7 +187,7 @@ class HfReader:
             return
         step, num_steps = int(match[1]), int(match[2])
         planned = self._run.facts.get("steps_planned", self._num_steps)
-        # The bar of an evaluation counts batches of the dev set: its end is another one.
+        # The bar of an evaluation counts batches of the dev set: its total differs.
         if planned is None or num_steps == planned:
             self._num_steps = num_steps
             self._bar = (step, _seconds_of(match[3]))
@@ -204,24 +204,23 @@ class HfReader:
         if self._bar is None or "loss" not in figures:
             _add_entry(self._run, step, figures)
             return
-        elapsed, previous = self._bar[1], self._previous
-        self._previous = (step, elapsed)
-        is_later = previous is not None and step > previous[0] and elapsed > previous[1]
-        seconds = (elapsed - previous[1]) / (step - previous[0]) if previous and is_later else None
+        elapsed = self._bar[1]
+        seconds = self._clock.seconds_per_step(step, elapsed)
         _add_entry(self._run, step, figures, seconds_per_step=seconds, training_seconds=elapsed)
         self._run.facts["step_time_includes_evaluation"] = True
 
     def _step_of(self, figures: dict[str, float]) -> int | None:
-        """From the bar; else from the epoch, if it is known how many steps make one."""
+        """Returns the step of the bar, else the step of the epoch if the number of steps is known."""
         if self._bar is not None:
             return self._bar[0]
-        planned, epochs, epoch = self._run.facts.get("steps_planned"), self._told.get("_epochs"), figures.get("epoch")
+        planned, epochs = self._run.facts.get("steps_planned"), self._announced.get("_epochs")
+        epoch = figures.get("epoch")
         if planned and epochs and epoch is not None and 0 <= epoch <= epochs:
             return round(epoch / epochs * int(planned))
         return None
 
     def _number_entries(self) -> None:
-        """Steps of entries without one: by their epochs, if the summary at the end tells how many steps were made."""
+        """Numbers entries without a step: by their epochs if the summary has the number of steps, else by counting."""
         summary = next((figures for figures in self._unnumbered if "train_runtime" in figures), {})
         num_steps = summary.get("train_runtime", 0.0) * summary.get("train_steps_per_second", 0.0)
         last_epoch = summary.get("epoch", 0.0)
@@ -236,32 +235,32 @@ class HfReader:
                 _add_entry(self._run, num_counted, figures)
         if num_counted:
             self._run.note(
-                "The log does not number its steps: the records were counted instead, so steps and times per step are "
+                "The log does not number its steps: its records were counted instead, so steps and times per step are "
                 "not real. Keep trainer_state.json next time."
             )
 
     def _read_fact(self, line: str) -> None:
-        for words, name in _TOLD.items():
+        for words, name in _ANNOUNCED.items():
             if words in line and (match := _COUNT.search(line)):
-                value = int(match[1].replace(",", "") or 0)
-                self._told[name] = value
+                value = parse_count(match[1]) or 0
+                self._announced[name] = value
                 if not name.startswith("_"):
                     self._run.facts[name] = value
         if "steps_planned" in self._run.facts:
-            add_settings(self._run, "training", max_steps=self._run.facts["steps_planned"])
+            self._run.add_settings("training", max_steps=self._run.facts["steps_planned"])
 
     def _read_checkpoint(self, line: str) -> None:
         match = _CHECKPOINT.search(line)
         if "Saving model checkpoint to" in line and match:
             self._run.add_checkpoint(int(match[1]), path=line.partition(" to ")[2])
-        elif "Continuing training from global step" in line and (told := _CONTINUED.search(line)):
-            self._run.add_restart(int(told[1]), cause="continued from a checkpoint")
-            self._run.facts["num_attempts"] = self._run.facts.get("num_attempts", 1) + 1
-            self._previous = None
+        elif "Continuing training from global step" in line and (continued := _CONTINUED.search(line)):
+            self._run.add_restart(int(continued[1]), cause="continued from a checkpoint")
+            self._run.count_attempt()
+            self._clock.restart()
 
 
 def _seconds_of(clock: str) -> float:
-    """Of "1:02:03" or "02:03"."""
+    """Returns the seconds of "1:02:03" or "02:03"."""
     seconds = 0
     for part in clock.split(":"):
         seconds = 60 * seconds + int(part)

@@ -1,19 +1,24 @@
-"""Logs of JoeyNMT 1 and 2: train.log, validations.txt or what it wrote to the terminal."""
+"""Reads logs of JoeyNMT 1 and 2: train.log, validations.txt or its terminal output."""
 
-import math
 import re
 from typing import Any
 
-from dragoman.importing.foreign_run import (
+from dragoman.importing.imported_run import (
     MAX_RECORDS,
     MAX_SAMPLES_PER_RECORD,
-    NUMBER,
-    ForeignRun,
-    add_settings,
+    STEP_BACK,
+    ImportedRun,
     evaluation_step,
-    note_silence,
-    time_of,
-    transformer_factor,
+    transformer_schedule,
+)
+from dragoman.importing.log_text import (
+    COUNT,
+    NUMBER,
+    StepClock,
+    loss_of_perplexity,
+    parse_count,
+    parse_number,
+    parse_time,
 )
 
 TRAINER = "JoeyNMT"
@@ -24,14 +29,13 @@ _STEP = re.compile(r"(?:Step|Steps): *(\d{1,15})\b", re.ASCII)
 _FIGURE = re.compile(rf"([A-Za-z][\w ]{{0,30}}+): *({NUMBER})(?![\w.])", re.ASCII)
 _RESULT_STEP = re.compile(r"step *(\d{1,15})", re.ASCII)
 _SECONDS = re.compile(rf"({NUMBER})(?:\[sec\]|s$)", re.ASCII)
-_PARAMETERS = re.compile(r"Total params: ([\d,]{1,25})", re.ASCII)
+_PARAMETERS = re.compile(rf"Total params: ({COUNT})", re.ASCII)
 _SETTING = re.compile(r"cfg\.([\w.]{1,200}) : (.{0,500})", re.ASCII)
 _CHECKPOINT = re.compile(r"(?<!\S)(\S{0,500}/)?(\d{1,15})\.ckpt", re.ASCII)
 _VOCABULARY = re.compile(r"Trg (?:words \(types\)|tokens \(vocab_size\)): *(\d{1,12})", re.ASCII)
 _TRAINING_PAIRS = re.compile(r"(?:^\s+train (\d{1,15}),)|(?:split=train, len=(\d{1,15}))", re.ASCII)
 _DEV_PAIRS = re.compile(r"(?:^\s+valid (\d{1,15}),)|(?:split=dev, len=(\d{1,15}))", re.ASCII)
 _VERSION = re.compile(r"Joey-?NMT \(version ([\w.]{1,20})\)", re.ASCII)
-_NUMBER = re.compile(NUMBER, re.ASCII)
 _SAMPLE_PARTS = {"Source:": "source", "Reference:": "reference", "Hypothesis:": "translation"}
 _UNITS = {"tokens": "nats per token", "batch": "nats per sentence"}
 
@@ -42,22 +46,21 @@ def is_own_line(line: str) -> bool:
 
 
 class JoeyReader:
-    """Reads one run line by line."""
+    """Reads the log of one run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         run.trainer = TRAINER
         self._run = run
         self._num_settings = 0
         self._num_dev_pairs: int | None = None
-        self._previous: tuple[int, float] | None = None
-        self._log_every = 0
+        self._clock = StepClock()
         self._evaluation: dict[str, Any] = {}
         self._samples: list[dict[str, str]] = []
         self._evaluated: set[int] = set()
         self._is_test = False
 
     def read(self, line: str) -> None:
-        """Takes what the line tells."""
+        """Reads a line."""
         if "Batch Loss:" in line:
             self._read_train(line)
         elif line.startswith("Steps: "):
@@ -70,17 +73,17 @@ class JoeyReader:
             self._read_message(line)
 
     def finish(self) -> None:
-        """Makes facts and settings of the configuration, and says what the log does not tell."""
+        """Adds the facts that need all lines, and the settings of the configuration."""
         run = self._run
         self._flush_evaluation()
         run.facts["loss_unit"] = self._loss_unit
         run.facts["step_time_includes_evaluation"] = True
         if self._loss_unit == "nats per sentence":
-            run.note("The loss is a mean over sentences, not tokens: it depends on how long they are.")
+            run.note("The loss is a mean over sentences, not over tokens: it depends on how long the sentences are.")
         elif self._loss_unit == "unknown":
-            run.note("The log does not say what the loss is a mean of: keep the lines with its configuration.")
+            run.note("The log does not say what the loss is a mean of: keep the lines of the configuration next time.")
         _add_config(run, run.printed_config)
-        note_silence(run)
+        run.note_missing_facts()
 
     @property
     def _loss_unit(self) -> str:
@@ -95,58 +98,49 @@ class JoeyReader:
             return
         self._flush_evaluation()
         self._is_test = False
-        step, now = int(match[1]), _time_of(line)
+        step, now = int(match[1]), parse_time(line)
         figures = _figures_of(line)
-        newest = self._run.newest_step
-        if newest is not None and step < newest:
-            self._run.add_restart(step, cause="the log goes back to an earlier step", time=now)
-            self._previous = None
+        if self._run.is_step_back(step):
+            self._run.add_restart(step, cause=STEP_BACK, time=now)
+            self._clock.restart()
         self._run.add_train(
             step,
             loss=figures.get("batch loss"),
             accuracy=figures.get("batch acc"),
             learning_rate=figures.get("lr"),
-            seconds_per_step=self._seconds_per_step(step, now),
+            seconds_per_step=self._clock.seconds_per_step(step, now),
             target_tokens_per_second=figures.get("tokens per sec"),
             time=now,
         )
 
-    def _seconds_per_step(self, step: int, now: float | None) -> float | None:
-        previous, self._previous = self._previous, None if now is None else (step, now)
-        if now is None or previous is None or step <= previous[0] or now <= previous[1]:
-            return None
-        self._log_every = step - previous[0]
-        return (now - previous[1]) / (step - previous[0])
-
     def _read_result(self, line: str) -> None:
-        """ "Validation result (greedy) at epoch 1, step 1000: …" of version 1, "Evaluation result (greedy): …" of 2."""
+        """Reads "Validation result (greedy) at epoch 1, step 9: …" (version 1) or "Evaluation result (greedy): …"."""
         newest = self._run.newest_step
         if "Best validation" in line or self._is_test or newest is None:
             return
-        told, seconds, text = _RESULT_STEP.search(line), _SECONDS.search(line), line.partition("result (")[2]
-        every = _value(self._run.printed_config, "training", "validation_freq")
-        step = int(told[1]) if told else evaluation_step(newest, _whole(every), self._log_every)
-        figures = _figures_of(text)
+        logged_step, seconds = _RESULT_STEP.search(line), _SECONDS.search(line)
+        every = _count(self._run.printed_config, "training", "validation_freq")
+        step = int(logged_step[1]) if logged_step else evaluation_step(newest, every, self._clock.log_every)
+        figures = _figures_of(line.partition("result (")[2])
         self._evaluation = self._evaluation | {
             "step": step,
             "loss": self._evaluation_loss(figures, is_sum="Validation result" in line),
             "seconds": (self._evaluation.get("seconds") or 0.0) + (float(seconds[1]) if seconds else 0.0) or None,
-            "time": _time_of(line),
+            "time": parse_time(line),
             **_scores_of(figures),
         }
 
     def _evaluation_loss(self, figures: dict[str, float], is_sum: bool) -> float | None:
-        """In the unit of the training loss. Version 1 prints the sum over the dev set."""
+        """Returns the loss in the unit of the training loss; version 1 prints the sum over the dev set."""
         if self._loss_unit != "nats per sentence":
-            perplexity = figures.get("ppl", 0.0)
-            return math.log(perplexity) if perplexity > 0 else None
+            return loss_of_perplexity(figures.get("ppl"))
         loss = figures.get("loss")
         if loss is None or not is_sum:
             return loss
         return loss / self._num_dev_pairs if self._num_dev_pairs else None
 
     def _flush_evaluation(self) -> None:
-        """Samples stand before the result in version 1 and behind it in version 2."""
+        """Adds an evaluation with its samples: version 1 prints them before the result, version 2 after it."""
         figures, self._evaluation = self._evaluation, {}
         samples, self._samples = self._samples, []
         step = figures.pop("step", None)
@@ -176,7 +170,7 @@ class JoeyReader:
         elif "Generation took" in line and (match := _SECONDS.search(line)):
             self._evaluation["seconds"] = float(match[1])
         elif "Decoding on " in line:
-            # What follows is the judgement of the finished model, dev set included, with other search settings.
+            # From here on the finished model is evaluated, also on the dev set, with other search settings.
             self._is_test = True
         elif "Example #" in line:
             if len(self._samples) < MAX_SAMPLES_PER_RECORD:
@@ -194,7 +188,7 @@ class JoeyReader:
         return True
 
     def _read_checkpoint(self, line: str) -> None:
-        match, now = _CHECKPOINT.search(line), _time_of(line)
+        match, now = _CHECKPOINT.search(line), parse_time(line)
         if not match:
             return
         step, path = int(match[2]), match[0]
@@ -202,13 +196,13 @@ class JoeyReader:
             self._run.add_checkpoint(step, path=path, time=now)
         elif not self._run.facts.get("is_finished"):
             self._run.add_restart(step, cause=f"continued from {path}", time=now)
-            self._run.facts["num_attempts"] = self._run.facts.get("num_attempts", 1) + 1
-            self._previous = None
+            self._run.count_attempt()
+            self._clock.restart()
 
     def _read_fact(self, line: str) -> None:
         facts = self._run.facts
         if match := _PARAMETERS.search(line):
-            facts["parameters"] = int(match[1].replace(",", "") or 0) or None
+            facts["parameters"] = parse_count(match[1])
         elif match := _VOCABULARY.search(line):
             facts["vocab_size"] = int(match[1])
         elif match := _TRAINING_PAIRS.search(line):
@@ -217,14 +211,14 @@ class JoeyReader:
             self._num_dev_pairs = int(match[1] or match[2])
         elif match := _VERSION.search(line):
             facts["software"] = {"joeynmt": match[1]}
-            facts.setdefault("started", _time_of(line))
+            facts.setdefault("started", parse_time(line))
         else:
             self._read_statistics(line.strip())
 
     def _read_statistics(self, line: str) -> None:
-        """The block "Train stats:"."""
+        """Reads a line of the block "Train stats:"."""
         name, _, value = line.partition(":")
-        number = _whole(value.strip())
+        number = parse_count(value.strip())
         if name == "n_gpu" and number is not None:
             self._run.facts["num_ranks"] = max(1, number)
         elif name == "16-bits training":
@@ -233,7 +227,7 @@ class JoeyReader:
             self._run.facts["accumulation"] = number
 
     def _read_setting(self, path: str, text: str) -> None:
-        """Keeps "training.learning_rate" as a value in nested tables."""
+        """Keeps a setting such as "training.learning_rate" in nested tables."""
         *folders, name = path.split(".")[:_MAX_CONFIG_DEPTH]
         self._num_settings += 1
         if self._num_settings > _MAX_CONFIG_KEYS:
@@ -247,7 +241,7 @@ class JoeyReader:
         table[name] = text
 
 
-def _add_config(run: ForeignRun, config: dict[str, Any]) -> None:
+def _add_config(run: ImportedRun, config: dict[str, Any]) -> None:
     if folder := _value(config, "training", "model_dir"):
         run.facts["checkpoint_folder"] = folder
     for kind, fact in {"train": "training_files", "dev": "dev_files"}.items():
@@ -256,43 +250,41 @@ def _add_config(run: ForeignRun, config: dict[str, Any]) -> None:
             run.facts[fact] = {"source": f"{stem}.{source}", "target": f"{stem}.{target}"}
             run.facts["source_language"], run.facts["target_language"] = source, target
     if _value(config, "model", "encoder", "type") == "transformer":
-        add_settings(
-            run,
+        run.add_settings(
             "model",
-            width=_whole(_value(config, "model", "encoder", "hidden_size")),
-            feed_forward=_whole(_value(config, "model", "encoder", "ff_size")),
-            heads=_whole(_value(config, "model", "encoder", "num_heads")),
-            encoder_layers=_whole(_value(config, "model", "encoder", "num_layers")),
-            decoder_layers=_whole(_value(config, "model", "decoder", "num_layers")),
-            dropout=_number(_value(config, "model", "encoder", "dropout")),
+            width=_count(config, "model", "encoder", "hidden_size"),
+            feed_forward=_count(config, "model", "encoder", "ff_size"),
+            heads=_count(config, "model", "encoder", "num_heads"),
+            encoder_layers=_count(config, "model", "encoder", "num_layers"),
+            decoder_layers=_count(config, "model", "decoder", "num_layers"),
+            dropout=_number(config, "model", "encoder", "dropout"),
         )
-    add_settings(
-        run,
+    run.add_settings(
         "training",
-        max_steps=_whole(_value(config, "training", "updates")),
-        label_smoothing=_number(_value(config, "training", "label_smoothing")),
-        clip_norm=_number(_value(config, "training", "clip_grad_norm")),
-        weight_decay=_number(_value(config, "training", "weight_decay")),
-        log_every=_whole(_value(config, "training", "logging_freq")),
+        max_steps=_count(config, "training", "updates"),
+        label_smoothing=_number(config, "training", "label_smoothing"),
+        clip_norm=_number(config, "training", "clip_grad_norm"),
+        weight_decay=_number(config, "training", "weight_decay"),
+        log_every=_count(config, "training", "logging_freq"),
         **_schedule(run, config),
     )
-    evaluate_every = _whole(_value(config, "training", "validation_freq"))
-    add_settings(
-        run, "evaluation", evaluate_every=evaluate_every, beam_size=_whole(_value(config, "testing", "beam_size"))
+    run.add_settings(
+        "evaluation",
+        evaluate_every=_count(config, "training", "validation_freq"),
+        beam_size=_count(config, "testing", "beam_size"),
     )
 
 
-def _schedule(run: ForeignRun, config: dict[str, Any]) -> dict[str, Any]:
-    """Noam's factor is ours; the inverse square root's is set by its peak; others have no counterpart."""
+def _schedule(run: ImportedRun, config: dict[str, Any]) -> dict[str, Any]:
+    """Translates the schedule: "noam" has the same factor, the inverse square root is set by its peak."""
     name, width = _value(config, "training", "scheduling"), run.facts.get("width")
-    warmup = _whole(_value(config, "training", "learning_rate_warmup"))
+    warmup = _count(config, "training", "learning_rate_warmup")
     if name == "noam" and warmup:
-        factor = _number(_value(config, "training", "learning_rate_factor"))
+        factor = _number(config, "training", "learning_rate_factor")
         return {"schedule": "transformer", "warmup_steps": warmup, "learning_rate": factor}
-    rate = _number(_value(config, "training", "learning_rate"))
+    rate = _number(config, "training", "learning_rate")
     if name == "warmupinversesquareroot" and warmup and rate and width:
-        factor = transformer_factor(rate, width, warmup)
-        return {"schedule": "transformer", "warmup_steps": warmup, "learning_rate": factor}
+        return transformer_schedule(rate, width, warmup)
     return {}
 
 
@@ -303,13 +295,12 @@ def _value(config: dict[str, Any], *path: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and len(text) <= 15 and text.isascii() and text.isdigit() else None
+def _count(config: dict[str, Any], *path: str) -> int | None:
+    return parse_count(_value(config, *path) or "")
 
 
-def _number(text: str | None) -> float | None:
-    match = _NUMBER.fullmatch(text) if text else None
-    return float(match[0]) if match else None
+def _number(config: dict[str, Any], *path: str) -> float | None:
+    return parse_number(_value(config, *path) or "")
 
 
 def _figures_of(line: str) -> dict[str, float]:
@@ -319,9 +310,3 @@ def _figures_of(line: str) -> dict[str, float]:
 def _scores_of(figures: dict[str, float]) -> dict[str, float]:
     names = {"ppl": "perplexity", "acc": "accuracy", "bleu": "bleu", "chrf": "chrf"}
     return {ours: figures[theirs] for theirs, ours in names.items() if theirs in figures}
-
-
-def _time_of(line: str) -> float | None:
-    """Of "2021-01-01 12:00:00,123 - INFO - …", with its milliseconds."""
-    seconds, thousandths = time_of(line), line[20:23]
-    return seconds + int(thousandths) / 1000 if seconds and thousandths.isascii() and thousandths.isdigit() else seconds

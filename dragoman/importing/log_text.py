@@ -1,14 +1,16 @@
-"""The lines of a log that a stranger wrote: any size, any bytes, packed or not; what comes out is plain text."""
+"""Text of log files: their lines, packed or not and with any bytes, and the numbers and times that the lines hold."""
 
 import bz2
 import gzip
 import lzma
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 import zstandard
 
@@ -16,11 +18,18 @@ from dragoman.run.errors import UserError
 
 BUFFER_BYTES = 2**20
 MAX_LINE_BYTES = 2**16
-"""Longer lines are cut: no figure stands behind that many characters."""
+"""Longer lines are cut: all figures of a log line stand before this."""
 MAX_LOG_BYTES = 4 * 10**9
-"""Unpacked; a small file that unpacks to more is read no further."""
+"""Limit of the unpacked size: a small archive can unpack to any size."""
 MAX_TEXT_CHARACTERS = 2_000
-"""Of one sample sentence or message."""
+"""Longest sample or message that is kept."""
+MAX_COUNT_DIGITS = 15
+LARGEST_NUMBER = 2**53
+
+NUMBER = r"[-+]?(?:\d{1,25}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+"""Pattern of a number that float() accepts; to be compiled with re.ASCII."""
+COUNT = r"\d[\d,]{0,18}"
+"""Pattern of a number that parse_count() accepts, e.g. 60,880,896; to be compiled with re.ASCII."""
 
 _MAGIC: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -29,7 +38,7 @@ _MAGIC: dict[bytes, Callable[[Path], Any]] = {
     b"\x28\xb5\x2f\xfd": zstandard.open,
 }
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?")
-# Control characters, halves of surrogate pairs, and marks that turn the direction of text around.
+# Control characters, single surrogates, and marks that reverse the direction of text.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
 )
@@ -38,31 +47,31 @@ _DAMAGED = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zstandard
 
 
 class _Unpacked(RawIOBase):
-    """An archive read in small portions: one large read would lose all of its bytes to damage behind them."""
+    """Reads an archive in small chunks: damage in a large chunk would lose all of its bytes."""
 
     def __init__(self, archive: Any) -> None:
         self._archive = archive
 
     def readable(self) -> bool:
-        """As a reader of files wants to know."""
+        """Returns True, as BufferedReader asks."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fills the buffer as far as the next portion goes."""
-        portion = self._archive.read1(len(buffer))
-        buffer[: len(portion)] = portion
-        return len(portion)
+        """Fills the buffer with the next chunk."""
+        chunk = self._archive.read1(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
     def close(self) -> None:
-        """Closes the archive, too."""
+        """Closes the archive too."""
         self._archive.close()
         super().close()
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Every line without its end, terminal escapes and the tags of mpirun; a damaged archive is read as far as it goes.
+    """Yields every line without its end, terminal escapes and tags of mpirun; a damaged archive up to the damage.
 
-    A carriage return ends a line too: progress bars write one in front of what a log says.
+    A carriage return ends a line too: progress bars write one before the next message.
     """
     num_bytes = 0
     with _open(path) as file:
@@ -86,7 +95,7 @@ def _open(path: Path) -> IO[bytes]:
         with path.open("rb") as file:
             head = file.read(8)
         unpack = next((unpack for magic, unpack in _MAGIC.items() if head.startswith(magic)), None)
-        # A buffer of our own: those of the archives hand out lines in Python, one by one, which takes twice as long.
+        # Twice as fast as the archive's own readline(), which is written in Python.
         return path.open("rb") if unpack is None else BufferedReader(_Unpacked(unpack(path)), BUFFER_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
@@ -95,7 +104,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _skip_line(file: IO[bytes]) -> int:
-    """Reads to the end of a line that is too long; how many bytes that was."""
+    """Skips the rest of a line that is too long; returns the number of bytes skipped."""
     num_bytes = 0
     while num_bytes < MAX_LOG_BYTES:
         try:
@@ -117,6 +126,67 @@ def _without_decoration(line: str) -> str:
 
 
 def clean_text(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:
-    """Text of a stranger that can be shown anywhere: no escapes, no control characters, not too long."""
+    """Makes text of a log safe to show anywhere: no escapes, no control characters, not too long."""
     plain = _UNPRINTABLE.sub("", _ESCAPES.sub("", text[: 4 * max_characters])).strip()
     return plain if len(plain) <= max_characters else plain[: max_characters - 1] + "…"
+
+
+def parse_number(text: str) -> float | None:
+    """Returns the number, which may be nan or inf; None if the whole text is not one number."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def parse_count(text: str) -> int | None:
+    """Returns a whole number without a sign, which may have commas as in 60,880,896; None for any other text."""
+    digits = text.replace(",", "")
+    is_count = len(digits) <= MAX_COUNT_DIGITS and digits.isascii() and digits.isdigit()
+    return int(digits) if is_count else None
+
+
+def is_usable(value: float | None) -> TypeGuard[float]:
+    """Whether a number may become a fact: logs also hold infinite and absurdly large ones."""
+    return value is not None and math.isfinite(value) and abs(value) <= LARGEST_NUMBER
+
+
+def parse_time(stamp: str) -> float | None:
+    """Returns seconds since 1970 for a text that begins with "2021-01-01 12:00:00" or "2021-01-01 12:00:00,123".
+
+    Logs write local time without a time zone: it is taken as UTC.
+    """
+    if len(stamp) < 19 or stamp[4] != "-" or stamp[13] != ":":
+        return None
+    try:
+        seconds = datetime.fromisoformat(stamp[:19]).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    milliseconds = parse_count(stamp[20:23]) if stamp[19:20] == "," else None
+    return seconds + (milliseconds or 0) / 1000
+
+
+def loss_of_perplexity(perplexity: float | None) -> float | None:
+    """Returns the loss in nats per token, nan for nan; None for what cannot be a perplexity."""
+    return None if perplexity is None or perplexity <= 0 else math.log(perplexity)
+
+
+class StepClock:
+    """Computes seconds per step from the times of two log lines."""
+
+    def __init__(self) -> None:
+        self.log_every = 0
+        """Steps between the last two log lines."""
+        self._previous: tuple[int, float] | None = None
+
+    def seconds_per_step(self, step: int, now: float | None) -> float | None:
+        """Returns the mean since the previous line; None if either line has no time, or the run went back."""
+        previous, self._previous = self._previous, None if now is None else (step, now)
+        if now is None or previous is None or step <= previous[0] or now <= previous[1]:
+            return None
+        self.log_every = step - previous[0]
+        return (now - previous[1]) / self.log_every
+
+    def restart(self) -> None:
+        """Forgets the previous line: the run began again."""
+        self._previous = None

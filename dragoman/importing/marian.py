@@ -1,31 +1,29 @@
-"""Logs of Marian 1.5 to 1.12: train.log, valid.log or what it wrote to the terminal."""
+"""Reads logs of Marian 1.5 to 1.12: train.log, valid.log or its terminal output."""
 
-import math
 import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from dragoman.importing.foreign_run import NUMBER, ForeignRun, add_settings, note_silence, time_of, transformer_factor
+from dragoman.importing.imported_run import LOSS_IS_LOG_PERPLEXITY, ImportedRun, transformer_schedule
+from dragoman.importing.log_text import COUNT, NUMBER, loss_of_perplexity, parse_count, parse_number, parse_time
 
 TRAINER = "Marian"
 
 _MAX_CONFIG_KEYS = 1_000
 _MAX_LIST_ITEMS = 50
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: mpi:\d{1,6})?\] ", re.ASCII)
-_COUNT = re.compile(r"\d[\d,]{0,24}", re.ASCII)
 _NUMBER = re.compile(NUMBER, re.ASCII)
 _ITERATION = re.compile(r"\.iter(\d{1,15})\.npz", re.ASCII)
 _PROCESSES = re.compile(r"processed as (\d{1,6}) process\(es\) x (\d{1,6}) devices", re.ASCII)
 _DEVICES = re.compile(r"\[training\] Using (\d{1,6}) (?:GPUs|CPUs|devices)", re.ASCII)
-_PARAMETERS = re.compile(r"(?:[Tt]otal|[Nn]umber of)(?: \w{1,20})? parameters:? ([\d,]{1,25})", re.ASCII)
-_UPDATES = re.compile(r"(\d{1,15})u?", re.ASCII)
+_PARAMETERS = re.compile(rf"(?:[Tt]otal|[Nn]umber of)(?: \w{{1,20}})? parameters:? ({COUNT})", re.ASCII)
 _BLEU_KINDS = {
     "bleu-detok": "detokenised",
     "bleu": "tokenised",
     "bleu-segmented": "tokenised",
     "translation": "unknown",
 }
-"""Metrics that are a BLEU, the best first."""
+"""Metrics that are a BLEU, the most reliable first."""
 
 
 def is_own_line(line: str) -> bool:
@@ -34,9 +32,9 @@ def is_own_line(line: str) -> bool:
 
 
 class MarianReader:
-    """Reads one run line by line."""
+    """Reads the log of one run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         run.trainer = TRAINER
         self._run = run
         self._list_name: str | None = None
@@ -50,10 +48,10 @@ class MarianReader:
         self._is_loss_per_token: bool | None = None
 
     def read(self, line: str) -> None:
-        """Takes what the line tells."""
+        """Reads a line."""
         if "] " not in line or not (stamp := _STAMP.search(line, 0, 200)):
             return
-        text, time = line[stamp.end() :], time_of(stamp[1])
+        text, time = line[stamp.end() :], parse_time(stamp[1])
         if text.startswith("[config] "):
             self._read_config(text.removeprefix("[config] "))
         elif text.startswith("[valid] Ep. "):
@@ -64,7 +62,7 @@ class MarianReader:
             self._read_message(text, time)
 
     def finish(self) -> None:
-        """Makes facts and settings of the configuration, and says what the log does not tell."""
+        """Adds the facts that need all lines, and the settings of the configuration."""
         run = self._run
         self._flush_evaluation()
         units = {True: "nats per token", False: "nats per sentence", None: "unknown"}
@@ -74,13 +72,13 @@ class MarianReader:
             run.facts["num_attempts"] = self._num_launches
         _add_config_facts(run, run.printed_config)
         _add_config_settings(run, run.printed_config)
-        note_silence(run)
+        run.note_missing_facts()
 
     def _read_train(self, text: str, time: float | None) -> None:
         self._flush_evaluation()
         parts = text.split(" : ", 20)
         named = {part.partition(" ")[0]: part for part in parts}
-        step = _count(named.get("Up.", "").removeprefix("Up. "))
+        step = parse_count(named.get("Up.", "").removeprefix("Up. "))
         if step is None:
             return
         self._watch_for_restart(step, time)
@@ -100,7 +98,7 @@ class MarianReader:
         self._previous_step = step
 
     def _loss_of(self, part: str) -> float | None:
-        """Of "Cost 5.12 * 1,234 @ 12 after 1,234": with a number of labels it is a mean over them."""
+        """Reads "Cost 5.12 * 1,234 @ 12 after 1,234": a cost with a number of labels is a mean over tokens."""
         cost = _number(part, "Cost ")
         cost_type = self._run.printed_config.get("cost-type")
         if self._is_loss_per_token is None and cost is not None:
@@ -108,23 +106,19 @@ class MarianReader:
                 self._is_loss_per_token = True
             elif cost_type in ("ce-mean", "cross-entropy"):
                 self._is_loss_per_token = False
-        if cost_type == "perplexity" and cost is not None:
-            return math.log(cost) if cost > 0 else None
-        return cost
+        return loss_of_perplexity(cost) if cost_type == "perplexity" else cost
 
     def _watch_for_restart(self, step: int, time: float | None) -> None:
         newest = self._run.newest_step
-        goes_back = newest is not None and step < newest
-        if newest is not None and (goes_back or self._is_new_launch):
-            began = self._checkpoint_step if self._checkpoint_step is not None else min(newest, step)
-            began = min(began, step)
-            self._run.add_restart(began, cause="Marian was started again", time=time)
-            self._previous_step = began if self._checkpoint_step is not None else None
+        if newest is not None and (step < newest or self._is_new_launch):
+            restarted_at = min(newest if self._checkpoint_step is None else self._checkpoint_step, step)
+            self._run.add_restart(restarted_at, cause="Marian was started again", time=time)
+            self._previous_step = None if self._checkpoint_step is None else restarted_at
         self._is_new_launch = False
 
     def _read_evaluation(self, text: str, time: float | None) -> None:
         parts = text.split(" : ", 6)
-        step = _count(parts[1].removeprefix("Up. ")) if len(parts) > 3 else None
+        step = parse_count(parts[1].removeprefix("Up. ")) if len(parts) > 3 else None
         value = _number(parts[3]) if len(parts) > 3 else None
         if step is None or value is None:
             return
@@ -135,7 +129,7 @@ class MarianReader:
             self._evaluation[parts[2].strip()] = value
 
     def _flush_evaluation(self) -> None:
-        """Marian prints one line per metric; all of one step make one record."""
+        """Adds one record for all metrics of a step: Marian prints each on its own line."""
         figures, self._evaluation = self._evaluation, {}
         if not figures:
             return
@@ -143,7 +137,7 @@ class MarianReader:
         if bleu_name:
             self._run.facts["bleu_kind"] = _BLEU_KINDS[bleu_name]
         if bleu_name == "translation":
-            self._run.note("The BLEU is what the validation script printed; the log does not say how it was counted.")
+            self._run.note("The BLEU is what the validation script printed; the log does not say how it was computed.")
         self._run.add_evaluation(
             self._evaluation_step,
             loss=self._evaluation_loss(figures),
@@ -154,16 +148,15 @@ class MarianReader:
         )
 
     def _evaluation_loss(self, figures: dict[str, float]) -> float | None:
-        """In the unit of the training loss, so that the two can be compared."""
+        """Returns the loss in the unit of the training loss, so that the two can be compared."""
         if self._is_loss_per_token is False:
             return figures.get("cross-entropy")
         if "ce-mean-words" in figures:
             return figures["ce-mean-words"]
-        perplexity = figures.get("perplexity", 0.0)
-        if perplexity <= 0:
-            return None
-        self._run.note("The evaluation loss is the logarithm of the perplexity.")
-        return math.log(perplexity)
+        loss = loss_of_perplexity(figures.get("perplexity"))
+        if loss is not None:
+            self._run.note(LOSS_IS_LOG_PERPLEXITY)
+        return loss
 
     def _read_message(self, text: str, time: float | None) -> None:
         facts = self._run.facts
@@ -191,17 +184,17 @@ class MarianReader:
         elif match := _DEVICES.match(text):
             facts.setdefault("num_ranks", int(match[1]))
         elif text.startswith("[data] Setting vocabulary size for input "):
-            facts["vocab_size"] = _count(text.rpartition(" to ")[2])
+            facts["vocab_size"] = parse_count(text.rpartition(" to ")[2])
         elif text.startswith("[data] Done reading "):
-            facts["num_training_pairs"] = _count(text.removeprefix("[data] Done reading "))
+            facts["num_training_pairs"] = parse_count(text.split(" ", 4)[3])
         elif text.startswith("[comm] Using NCCL "):
             facts["software"] = facts.get("software", {}) | {"nccl": text.split(" ", 4)[3][:20]}
         elif "checkpoint" in text or "reloaded" in text:
             self._is_new_launch = self._run.newest_step is not None
-            # Its step is not told, so neither is the time of the steps up to the next line.
+            # The log does not say its step, so the time per step up to the next line is unknown.
             self._previous_step = None if self._run.newest_step is None else self._previous_step
         elif match := _PARAMETERS.search(text):
-            facts["parameters"] = _count(match[1])
+            facts["parameters"] = parse_count(match[1])
 
     def _read_checkpoint(self, text: str, time: float | None) -> None:
         path = text.rpartition(" to ")[2]
@@ -213,7 +206,7 @@ class MarianReader:
         self._run.add_checkpoint(step, path=path, time=time)
 
     def _read_config(self, text: str) -> None:
-        """Lines of YAML: "key: value", or "key:" and then its items, each on a line of its own."""
+        """Reads a line of YAML: "key: value", "key:", or an item of the key before it."""
         config = self._run.printed_config
         if text.startswith("  "):
             self._read_item(config.get(self._list_name or ""), text.strip())
@@ -229,7 +222,7 @@ class MarianReader:
             items.append(text.removeprefix("- ").strip('"')[:500])
 
 
-def _add_config_facts(run: ForeignRun, config: dict[str, Any]) -> None:
+def _add_config_facts(run: ImportedRun, config: dict[str, Any]) -> None:
     for name, fact in {"train-sets": "training_files", "valid-sets": "dev_files"}.items():
         files = config.get(name)
         if isinstance(files, list) and len(files) == 2:
@@ -241,13 +234,12 @@ def _add_config_facts(run: ForeignRun, config: dict[str, Any]) -> None:
     precision = _first(config.get("precision"))
     if precision in ("float16", "float32"):
         run.facts["precision"] = "mixed" if precision == "float16" else "fp32"
-        add_settings(run, "training", precision="fp16" if precision == "float16" else "fp32")
+        run.add_settings("training", precision="fp16" if precision == "float16" else "fp32")
 
 
-def _add_config_settings(run: ForeignRun, config: dict[str, Any]) -> None:
+def _add_config_settings(run: ImportedRun, config: dict[str, Any]) -> None:
     if config.get("type") == "transformer":
-        add_settings(
-            run,
+        run.add_settings(
             "model",
             width=_updates(config.get("dim-emb")),
             feed_forward=_updates(config.get("transformer-dim-ffn")),
@@ -260,8 +252,7 @@ def _add_config_settings(run: ForeignRun, config: dict[str, Any]) -> None:
         )
     adam = config.get("optimizer-params")
     betas = [_fraction(value) for value in adam] if isinstance(adam, list) else []
-    add_settings(
-        run,
+    run.add_settings(
         "training",
         max_steps=_updates(config.get("after-batches")) or _updates(config.get("after")) or None,
         label_smoothing=_fraction(config.get("label-smoothing")),
@@ -271,16 +262,15 @@ def _add_config_settings(run: ForeignRun, config: dict[str, Any]) -> None:
         **_schedule(config),
     )
     evaluate_every, beam_size = _updates(config.get("valid-freq")), _updates(config.get("beam-size"))
-    add_settings(run, "evaluation", evaluate_every=evaluate_every, beam_size=beam_size)
+    run.add_settings("evaluation", evaluate_every=evaluate_every, beam_size=beam_size)
 
 
 def _schedule(config: dict[str, Any]) -> dict[str, Any]:
-    """Warm-up and inverse square root are ours if one ends where the other begins."""
+    """Translates the schedule; warm-up and inverse square root together only if one begins where the other ends."""
     rate, width = _fraction(config.get("learn-rate")), _updates(config.get("dim-emb"))
     warmup, decay_from = _updates(config.get("lr-warmup")), _updates(_first(config.get("lr-decay-inv-sqrt")))
     if rate and width and warmup and warmup == decay_from:
-        factor = transformer_factor(rate, width, warmup)
-        return {"schedule": "transformer", "warmup_steps": warmup, "learning_rate": factor}
+        return transformer_schedule(rate, width, warmup)
     if rate and not decay_from and _fraction(config.get("lr-decay")) == 0:
         return {"schedule": "fixed", "warmup_steps": warmup, "learning_rate": rate}
     return {}
@@ -293,21 +283,15 @@ def _first(value: Any) -> Any:
 
 
 def _updates(value: Any) -> int | None:
-    """A whole number, also as "5000u"; epochs and labels ("5e", "1Mt") are none."""
-    match = _UPDATES.fullmatch(value) if isinstance(value, str) else None
-    return int(match[1]) if match else None
+    """Returns a number of updates, also from "5000u"; None for epochs and labels ("5e", "1Mt")."""
+    return parse_count(value.removesuffix("u")) if isinstance(value, str) else None
 
 
 def _fraction(value: Any) -> float | None:
-    match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    return float(match[0]) if match else None
-
-
-def _count(text: str) -> int | None:
-    match = _COUNT.match(text)
-    return int(match[0].replace(",", "")) if match else None
+    return parse_number(value) if isinstance(value, str) else None
 
 
 def _number(text: str, prefix: str = "") -> float | None:
+    """Returns the number that the text begins with, after the prefix."""
     match = _NUMBER.match(text.removeprefix(prefix))
     return float(match[0]) if match else None

@@ -1,8 +1,8 @@
-"""What NCCL and Open MPI say in any trainer's log: hosts, ranks, network interface and transport."""
+"""Reads hosts, ranks, network interface and transport from the lines of NCCL and Open MPI in any trainer's log."""
 
 import re
 
-from dragoman.importing.foreign_run import MAX_LISTED, ForeignRun
+from dragoman.importing.imported_run import MAX_LISTED, NO_INTERFACE, ImportedRun
 from dragoman.importing.log_text import clean_text
 
 MAX_RANKS = 100_000
@@ -19,16 +19,15 @@ _VERSION = re.compile(r"NCCL version ([0-9][\w.]{0,20})(?:\+cuda([0-9.]{1,10}))?
 _MPI_PEER = re.compile(r"\[([A-Za-z0-9][\w.-]{0,252})\]\[\[[0-9]{1,9},[0-9]{1,9}\],([0-9]{1,7})\]")
 _MPI_HOST = re.compile(r"\[([A-Za-z][\w.-]{0,252}):[0-9]{5,7}\] ")
 
-NO_INTERFACE = "The log does not say which network interface was used: run with NCCL_DEBUG=INFO next time."
 NO_INFINIBAND = (
-    "Open MPI found no InfiniBand and took another transport; this is no failure, but the ranks then talk over sockets."
+    "Open MPI found no InfiniBand and used another transport: not a failure, but the ranks then talk over sockets."
 )
 
 
-class NcclWatch:
-    """Reads the lines of NCCL and Open MPI; to be given every line of a run, whatever trainer wrote it."""
+class NcclReader:
+    """Reads the lines of NCCL and Open MPI among all lines of a run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         self._run = run
         self._num_ranks = 0
         self._ranks_of_host: dict[str, set[int]] = {}
@@ -37,7 +36,7 @@ class NcclWatch:
         self._used_network = ""
 
     def read(self, line: str) -> None:
-        """Takes a line of the log."""
+        """Reads a line."""
         if "NCCL" in line:
             self._read_nccl(line)
         elif line.startswith("["):
@@ -46,7 +45,7 @@ class NcclWatch:
             self._run.note(NO_INFINIBAND)
 
     def finish(self) -> None:
-        """Writes the facts that need every line."""
+        """Adds the facts that need all lines."""
         facts = self._run.facts
         if self._num_ranks:
             facts["num_ranks"] = max(self._num_ranks, facts.get("num_ranks", 0))
@@ -84,7 +83,7 @@ class NcclWatch:
         if not found:
             return
         rank, num_ranks = int(found[1]), int(found[2])
-        # Groups of ranks have communicators of their own; the largest one is the whole world.
+        # Groups of ranks have their own communicators; the largest communicator has all ranks.
         if num_ranks > self._num_ranks:
             self._num_ranks = num_ranks
             for known in self._ranks_of_host.values():

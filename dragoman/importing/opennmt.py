@@ -1,16 +1,23 @@
-"""Logs of OpenNMT-py 1 to 3 and of its successor Eole, which write the same lines but for a few."""
+"""Reads logs of OpenNMT-py 1 to 3 and of its successor Eole, which writes nearly the same lines."""
 
-import math
 import re
 
-from dragoman.importing.foreign_run import NUMBER, ForeignRun, add_settings, evaluation_step, note_silence, time_of
+from dragoman.importing.imported_run import LOSS_IS_LOG_PERPLEXITY, STEP_BACK, ImportedRun, evaluation_step
+from dragoman.importing.log_text import (
+    COUNT,
+    NUMBER,
+    StepClock,
+    loss_of_perplexity,
+    parse_count,
+    parse_number,
+    parse_time,
+)
 
 TRAINER = "OpenNMT-py"
 EOLE = "Eole"
 
 _STEP = re.compile(r"Step (\d{1,15})/ *(\d{1,15});", re.ASCII)
-_NUMBER = re.compile(NUMBER, re.ASCII)
-_PARAMETERS = re.compile(r"number of parameters: ([\d,]{1,25})", re.ASCII)
+_PARAMETERS = re.compile(rf"number of parameters: ({COUNT})", re.ASCII)
 _GPUS = re.compile(r"Starting training on GPU: (\[[\d, ]{0,2000}\])", re.ASCII)
 _VALIDATE_EVERY = re.compile(r"validate every (\d{1,12}) steps", re.ASCII)
 _EXAMPLES = re.compile(r"number of examples: (\d{1,15})", re.ASCII)
@@ -31,15 +38,14 @@ def is_own_line(line: str) -> bool:
 
 
 class OpenNmtReader:
-    """Reads one run line by line."""
+    """Reads the log of one run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         run.trainer = TRAINER
         self._run = run
         self._evaluation: dict[str, float] = {}
         self._evaluation_time: float | None = None
-        self._previous: tuple[int, float] | None = None
-        self._log_every = 0
+        self._clock = StepClock()
         self._elapsed_before = 0.0
         self._elapsed = 0.0
         self._restarted_at: int | None = None
@@ -47,7 +53,7 @@ class OpenNmtReader:
         self._is_generator_next = False
 
     def read(self, line: str) -> None:
-        """Takes what the line tells."""
+        """Reads a line."""
         if "Step " in line and (match := _STEP.search(line)):
             self._read_train(line, int(match[1]), int(match[2]))
         elif "alidation " in line and (match := _SCORE.search(line)):
@@ -58,17 +64,17 @@ class OpenNmtReader:
             self._read_message(line)
 
     def finish(self) -> None:
-        """Says what the log does not tell."""
+        """Adds the facts that need all lines."""
         run = self._run
         self._flush_evaluation()
         planned, newest = run.facts.get("steps_planned"), run.newest_step
         if planned and newest is not None and newest >= planned:
             run.facts["is_finished"] = True
-        if self._log_every:
-            run.facts["log_every"] = self._log_every
+        if self._clock.log_every:
+            run.facts["log_every"] = self._clock.log_every
         run.facts["loss_unit"] = "nats per token"
         run.facts["step_time_includes_evaluation"] = True
-        note_silence(run)
+        run.note_missing_facts()
 
     def _read_train(self, line: str, step: int, num_steps: int) -> None:
         self._flush_evaluation()
@@ -77,41 +83,32 @@ class OpenNmtReader:
         self._watch_for_restart(step, now)
         self._elapsed = figures.get("sec", self._elapsed)
         if num_steps != self._run.facts.get("steps_planned"):
-            add_settings(self._run, "training", max_steps=num_steps)
+            self._run.add_settings("training", max_steps=num_steps)
         self._run.add_train(
             step,
             loss=figures.get("xent"),
             perplexity=figures.get("ppl"),
             accuracy=_share(figures.get("acc")),
             learning_rate=figures.get("lr"),
-            seconds_per_step=self._seconds_per_step(step, now),
+            # Not from the printed speeds: the number of tokens is not logged.
+            seconds_per_step=self._clock.seconds_per_step(step, self._elapsed if now is None else now),
             target_tokens_per_second=figures.get("tok/s"),
             training_seconds=self._elapsed_before + self._elapsed if "sec" in figures else None,
             time=now,
         )
 
-    def _seconds_per_step(self, step: int, now: float | None) -> float | None:
-        """From the clock of two lines; the speeds are printed without a number of tokens to go with them."""
-        previous, clock = self._previous, self._elapsed if now is None else now
-        self._previous = (step, clock)
-        if previous is None or step <= previous[0] or clock <= previous[1]:
-            return None
-        self._log_every = step - previous[0]
-        return (clock - previous[1]) / (step - previous[0])
-
     def _watch_for_restart(self, step: int, now: float | None) -> None:
-        newest = self._run.newest_step
-        if self._restarted_at is None and newest is not None and step < newest:
-            self._restart(step, "the log goes back to an earlier step", now)
+        if self._restarted_at is None and self._run.is_step_back(step):
+            self._restart(step, STEP_BACK, now)
         self._restarted_at = None
 
     def _restart(self, step: int, cause: str, now: float | None) -> None:
         self._run.add_restart(step, cause=cause, time=now)
-        self._run.facts["num_attempts"] = self._run.facts.get("num_attempts", 1) + 1
-        # The clock of the log begins anew.
+        self._run.count_attempt()
+        # The log counts its seconds from the latest start.
         self._elapsed_before += self._elapsed
         self._elapsed = 0.0
-        self._previous = None
+        self._clock.restart()
 
     def _read_score(self, line: str, metric: str, value: float) -> None:
         name = _SCORES.get(metric)
@@ -123,19 +120,19 @@ class OpenNmtReader:
         self._evaluation_time = _time_of(line)
 
     def _flush_evaluation(self) -> None:
-        """Each figure has a line of its own; all up to the next step make one record."""
+        """Adds one record for all figures up to the next step: each has its own line."""
         figures, self._evaluation = self._evaluation, {}
         newest = self._run.newest_step
         if newest is None or not figures.keys() & set(_SCORES.values()):
             return
-        perplexity = figures.get("perplexity", 0.0)
+        loss = loss_of_perplexity(figures.get("perplexity"))
         if "bleu" in figures:
             self._run.facts["bleu_kind"] = "unknown"
-        if perplexity > 0:
-            self._run.note("The evaluation loss is the logarithm of the perplexity.")
+        if loss is not None:
+            self._run.note(LOSS_IS_LOG_PERPLEXITY)
         self._run.add_evaluation(
-            evaluation_step(newest, self._run.facts.get("evaluate_every"), self._log_every),
-            loss=math.log(perplexity) if perplexity > 0 else None,
+            evaluation_step(newest, self._run.facts.get("evaluate_every"), self._clock.log_every),
+            loss=loss,
             perplexity=figures.get("perplexity"),
             accuracy=_share(figures.get("accuracy")),
             bleu=figures.get("bleu"),
@@ -149,15 +146,15 @@ class OpenNmtReader:
         if " took" in line and (match := _TOOK.search(line)):
             self._evaluation["seconds"] = self._evaluation.get("seconds", 0.0) + float(match[1])
         elif "number of parameters: " in line and (match := _PARAMETERS.search(line)):
-            facts["parameters"] = int(match[1].replace(",", "") or 0) or None
+            facts["parameters"] = parse_count(match[1])
         elif "Starting training on " in line:
             match = _GPUS.search(line)
             facts["num_ranks"] = 1 + match[1].count(",") if match else 1
         elif match := _VALIDATE_EVERY.search(line):
-            add_settings(self._run, "evaluation", evaluate_every=int(match[1]))
+            self._run.add_settings("evaluation", evaluate_every=int(match[1]))
         elif "earlystopper has_stopped" in line:
             facts["is_finished"] = True
-            self._run.note("Training ended early because the dev set got no better.")
+            self._run.note("Training stopped early because the dev set did not improve any more.")
         elif "checkpoint" in line or "Saving optimizer and weights" in line:
             self._read_checkpoint(line)
         else:
@@ -190,30 +187,28 @@ class OpenNmtReader:
             self._run.trainer = EOLE
 
     def _read_generator(self, line: str) -> None:
-        """The last layer of the printed model tells the width and the vocabulary."""
+        """Reads width and vocabulary from the last layer of the printed model."""
         self._is_generator_next = "Sequential(" in line
         if match := _GENERATOR.search(line):
             self._run.facts["width"], self._run.facts["vocab_size"] = int(match[1]), int(match[2])
 
 
 def _figures_of(line: str) -> dict[str, float]:
-    """By name; "15309/16036 tok/s" (source and target) and "254 sec" have their unit behind them."""
+    """Reads figures by name; "15309/16036 tok/s" (source and target) and "254 sec" are named by their unit."""
     figures = {}
     for part in line.split(";", 20)[1:]:
         name, colon, text = part.partition(":")
         if not colon:
             text, _, name = part.strip().rpartition(" ")
             text = text.rpartition("/")[2]
-        if match := _NUMBER.match(text.strip()):
-            figures[name.strip()] = float(match[0])
+        if (number := parse_number(text)) is not None:
+            figures[name.strip()] = number
     return figures
 
 
 def _time_of(line: str) -> float | None:
-    """Of "[2020-02-09 07:29:01,570 INFO] …", with its milliseconds."""
-    seconds = time_of(line[1:20]) if line.startswith("[") else None
-    thousandths = line[21:24]
-    return seconds + int(thousandths) / 1000 if seconds and thousandths.isascii() and thousandths.isdigit() else seconds
+    """Reads the time of "[2020-02-09 07:29:01,570 INFO] …"."""
+    return parse_time(line[1:24]) if line.startswith("[") else None
 
 
 def _share(percent: float | None) -> float | None:

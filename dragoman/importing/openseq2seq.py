@@ -1,27 +1,18 @@
-"""The log of OpenSeq2Seq (`nohup.out`): steps, evaluations, samples, launches and the printed configuration.
+"""Reads logs of OpenSeq2Seq (`nohup.out`): steps, evaluations, samples, launches and the printed configuration.
 
-Other processes write into the same file, so a record is put together from lines that may be late, missing or glued
-together. Sample text may hold anything, even what looks like figures; nothing but text is read out of it.
+Other processes write into the same file, so the lines of a record may be late, missing or joined into one line.
+Sample text may hold anything, even text that looks like figures: it is only read as text.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-from dragoman.importing.foreign_run import MAX_SAMPLES_PER_RECORD, ForeignRun
-from dragoman.importing.log_text import clean_text
-from dragoman.importing.openseq2seq_config import (
-    ConfigCollector,
-    apply_evaluation_config,
-    apply_training_config,
-    as_number,
-    as_seconds,
-    as_time,
-    as_time_after,
-    join_pieces,
-    set_finite,
-)
+from dragoman.importing.imported_run import MAX_SAMPLES_PER_RECORD, ImportedRun
+from dragoman.importing.log_text import clean_text, is_usable, parse_number, parse_time
+from dragoman.importing.openseq2seq_config import ConfigCollector, apply_evaluation_config, apply_training_config
 
 TRAINER = "OpenSeq2Seq"
 MAX_TRAIN_SAMPLES = 60
@@ -63,19 +54,18 @@ _CHECKPOINT_STEP = re.compile(r"-([0-9]{1,15})(?![0-9])")
 _SAVED = re.compile(r"Saving checkpoints for ([0-9]{1,15}) into (\S{1,4000})")
 _GPU_NAME = re.compile(r"\bname: ([^,:]{2,80}?)(?: major:|, pci)")
 _SHAPE = re.compile(r"shape: \(([0-9]{1,12}), [0-9]{1,12}\)")
-_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _DATE_WITHOUT_YEAR = re.compile(r"[IWEF]([0-9]{2})([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})\.")
 _INTEGER = re.compile(r"[0-9]{1,15}")
 
 TEACHER_FORCED = (
-    "The BLEU and the translations in this log are teacher-forced: the model was shown the reference while it guessed "
-    "the next piece. They say nothing about real translations; translate a test set and score it with sacreBLEU."
+    "The BLEU and the translations in this log are teacher-forced: the model saw the reference while it predicted the "
+    "next subword. They say nothing about real translations: translate a test set and score it with sacreBLEU."
 )
 NO_RATES = (
-    "The log holds no learning rate, gradient norm or loss scale: give the TensorBoard files of the run's logdir too."
+    "The log holds no learning rate, gradient norm or loss scale: import the TensorBoard files of the run's logdir too."
 )
 ONE_RANK = "The train loss in this log is that of one batch on rank 0, not a mean over ranks or steps: it is noisy."
-CONTINUED = "The run continued an earlier one whose steps are not in this log."
+CONTINUED = "The run continued an earlier run, whose steps are not in this log."
 
 
 def is_own_line(line: str) -> bool:
@@ -85,7 +75,7 @@ def is_own_line(line: str) -> bool:
 
 @dataclass
 class _Step:
-    """A logged step, as far as its lines have been seen."""
+    """A logged step, as far as its lines have been read."""
 
     number: int
     loss: float | None = None
@@ -95,7 +85,7 @@ class _Step:
 
 @dataclass
 class _Evaluation:
-    """An evaluation, as far as its lines have been seen."""
+    """An evaluation, as far as its lines have been read."""
 
     loss: float | None = None
     bleu: float | None = None
@@ -103,13 +93,13 @@ class _Evaluation:
 
 
 class OpenSeq2SeqReader:
-    """Reads the lines of one run in order."""
+    """Reads the log of one run."""
 
-    def __init__(self, run: ForeignRun) -> None:
+    def __init__(self, run: ImportedRun) -> None:
         run.trainer = TRAINER
         self._run = run
         self._config: ConfigCollector | None = None
-        self._apply_config: Callable[[dict[str, Any], ForeignRun], None] = apply_training_config
+        self._apply_config: Callable[[dict[str, Any], ImportedRun], None] = apply_training_config
         self._step: _Step | None = None
         self._evaluation: _Evaluation | None = None
         self._sample: dict[str, str] = {}
@@ -125,7 +115,7 @@ class OpenSeq2SeqReader:
         self._is_finished = False
 
     def read(self, line: str) -> None:
-        """Takes a line of the log."""
+        """Reads a line."""
         if line.startswith(_SAMPLE_BEGINNINGS):
             self._read_sample(line)
         elif self._config is not None and self._read_config(line):
@@ -138,21 +128,21 @@ class OpenSeq2SeqReader:
             self._read_other(line)
 
     def finish(self) -> None:
-        """Closes what is open and writes the facts that need the whole log."""
+        """Ends open records and adds the facts that need all lines."""
         self._close_config()
         self._close_step()
         self._close_evaluation(next_step=None)
         facts = self._run.facts
         facts["is_finished"] = self._is_finished
-        facts["clock"] = "reconstructed"  # the log has times of steps, no time of day
+        facts["clock"] = "reconstructed"  # the log has seconds per step, but no time of day
         facts["num_attempts"] = max(self._num_attempts, 1)
         facts.setdefault("loss_unit", "unknown")
         if self._run.is_empty:
             return
         facts["bleu_kind"] = "teacher_forced"
         facts["is_train_loss_of_one_rank"] = facts["step_time_includes_evaluation"] = True
-        for sentence in (TEACHER_FORCED, ONE_RANK, NO_RATES):
-            self._run.note(sentence)
+        for message in (TEACHER_FORCED, ONE_RANK, NO_RATES):
+            self._run.note(message)
 
     # Samples
 
@@ -164,7 +154,7 @@ class OpenSeq2SeqReader:
         if line.startswith("***     *****"):
             self._read_evaluation_sample(side, line, found.end())
         elif self._step and self._wants_sample:
-            self._step.sample[side] = join_pieces(line[found.end() :])
+            self._step.sample[side] = _join_subwords(line[found.end() :])
         if side == "prediction" and self._step and self._step.seconds is not None:
             self._close_step()
 
@@ -172,11 +162,11 @@ class OpenSeq2SeqReader:
         evaluation = self._evaluation
         if not evaluation or len(evaluation.samples) >= MAX_SAMPLES_PER_RECORD:
             return
-        # Ranks write at the same time: only three lines in the right order are one sample.
+        # Several ranks write at the same time: only three lines in the right order are one sample.
         expected = ("source", "target", "prediction")[len(self._sample)]
         self._sample = self._sample if side == expected else {}
         if self._sample or side == "source":
-            self._sample[side] = join_pieces(line[start:])
+            self._sample[side] = _join_subwords(line[start:])
         if len(self._sample) == MAX_SAMPLES_PER_RECORD:
             source, reference, translation = self._sample.values()
             evaluation.samples.append({"source": source, "reference": reference, "translation": translation})
@@ -187,7 +177,7 @@ class OpenSeq2SeqReader:
         return self._num_steps_read % self._sample_stride == 0
 
     def _thin_out_samples(self) -> None:
-        """Keeps every second sample, and from now on half as many: about as many in a short run as in a long one."""
+        """Keeps every second sample, and later samples half as often, so that a long run keeps few."""
         with_sample = [record for record in self._run.records if "sample" in record]
         for record in with_sample[1::2]:
             del record["sample"]
@@ -211,7 +201,7 @@ class OpenSeq2SeqReader:
         if config:
             self._apply_config(config, self._run)
 
-    def _open_config(self, apply: Callable[[dict[str, Any], ForeignRun], None]) -> None:
+    def _open_config(self, apply: Callable[[dict[str, Any], ImportedRun], None]) -> None:
         self._close_config()
         self._config, self._apply_config = ConfigCollector(), apply
 
@@ -234,13 +224,13 @@ class OpenSeq2SeqReader:
                 case "step":
                     self._begin_step(int(figure["number"]))
                 case "loss" if self._step and self._step.loss is None:
-                    self._step.loss = as_number(value)
+                    self._step.loss = parse_number(value)
                 case "time" if self._step and self._step.seconds is None:
-                    self._step.seconds = as_seconds(value)
+                    self._step.seconds = _parse_seconds(value)
                 case "eval_loss":
-                    self._open_evaluation("loss").loss = as_number(value)
+                    self._open_evaluation("loss").loss = parse_number(value)
                 case "bleu":
-                    self._open_evaluation("bleu").bleu = as_number(value)
+                    self._open_evaluation("bleu").bleu = parse_number(value)
 
     def _read_announcement(self, text: str) -> None:
         self._close_complete_step()
@@ -273,17 +263,17 @@ class OpenSeq2SeqReader:
         match name:
             case "Total trainable parameters" if number := _INTEGER.match(value):
                 facts["parameters"] = int(number[0])
-            case "Avg time per step":
-                set_finite(facts, "mean_seconds_per_step", value.removesuffix("s"))
-            case "Avg objects per second":
-                set_finite(facts, "objects_per_second", value)
+            case "Avg time per step" if is_usable(seconds := parse_number(value.removesuffix("s"))):
+                facts["mean_seconds_per_step"] = seconds
+            case "Avg objects per second" if is_usable(speed := parse_number(value)):
+                facts["objects_per_second"] = speed
             case "Finished training":
                 self._is_finished = True
             case _ if name.startswith("Saving checkpoint") and self._last_step is not None:
                 self._run.add_checkpoint(self._last_step)
 
     def _read_variable(self, announcement: str) -> None:
-        """The rows of the embedding matrix are the vocabulary."""
+        """Reads the size of the vocabulary: the rows of the embedding matrix."""
         if "shape: (" not in announcement:
             self._is_embedding = "embedding" in announcement
         elif self._is_embedding and (shape := _SHAPE.search(announcement)):
@@ -301,7 +291,7 @@ class OpenSeq2SeqReader:
         self._step = _Step(number)
 
     def _close_complete_step(self) -> None:
-        """A line of somebody else ends the record, unless its time is still to come."""
+        """Ends the record at a line of another process, unless its time is still missing."""
         if self._step and self._step.loss is not None and self._step.seconds is not None:
             self._close_step()
 
@@ -310,7 +300,7 @@ class OpenSeq2SeqReader:
         if step is None:
             return
         figures: dict[str, Any] = {"loss": step.loss}
-        # The first time of a launch is that of its preparations, divided by steps that were not made.
+        # The first time after a launch includes its set-up.
         if step.seconds is not None and self._last_step is not None:
             self._training_seconds += step.seconds * max(step.number - self._last_step, 0)
             figures |= {"seconds_per_step": step.seconds, "training_seconds": self._training_seconds}
@@ -324,7 +314,7 @@ class OpenSeq2SeqReader:
             self._thin_out_samples()
 
     def _begin_attempt(self, announcement: str) -> None:
-        if self._is_launching:  # every rank may say the same
+        if self._is_launching:  # every rank may write the same line
             return
         self._close_step()
         self._close_evaluation(next_step=None)
@@ -351,7 +341,7 @@ class OpenSeq2SeqReader:
         self._evaluation, self._sample = _Evaluation(), {}
 
     def _open_evaluation(self, figure: str) -> _Evaluation:
-        """The evaluation that this figure belongs to; its heading may be missing."""
+        """Returns the evaluation that this figure belongs to; a new one if its heading is missing."""
         if self._evaluation is None or getattr(self._evaluation, figure) is not None:
             self._begin_evaluation()
         assert self._evaluation is not None
@@ -367,7 +357,7 @@ class OpenSeq2SeqReader:
         self._run.add_evaluation(self._evaluation_step(next_step), **figures)
 
     def _evaluation_step(self, next_step: int | None) -> int:
-        """Between the steps logged around it; the log itself does not say."""
+        """Guesses the step of an evaluation, which the log does not say, from the logged steps around it."""
         before = self._last_step
         if before is None:
             return self._first_step_of_attempt
@@ -376,11 +366,11 @@ class OpenSeq2SeqReader:
         latest = before + facts.get("log_every", DEFAULT_LOG_EVERY) if next_step is None else next_step
         if every and latest // every * every >= before:
             return int(latest // every * every)
-        # One more evaluation is made when the last step is done.
+        # The last evaluation comes after the last step.
         planned = facts.get("steps_planned", 0)
         return planned if self._is_finished and before <= planned <= latest else before
 
-    # Lines of others
+    # Lines of other programs
 
     def _read_other(self, line: str) -> None:
         self._close_complete_step()
@@ -397,12 +387,34 @@ class OpenSeq2SeqReader:
 
     def _read_date(self, line: str) -> None:
         facts = self._run.facts
-        if found := _DATE.match(line):
-            date = as_time(*(int(part) for part in found.groups()))
-        elif "started" in facts and (found := _DATE_WITHOUT_YEAR.match(line)):
-            date = as_time_after(facts["started"], [int(part) for part in found.groups()])
-        else:
-            return
+        date = parse_time(line[:19])
+        if date is None and "started" in facts and (found := _DATE_WITHOUT_YEAR.match(line)):
+            date = _time_after(facts["started"], found)
         if date is not None:
             facts.setdefault("started", date)
             facts["last_dated"] = max(date, facts.get("last_dated", date))
+
+
+def _parse_seconds(text: str) -> float | None:
+    """Returns the seconds of hours:minutes:seconds, where the seconds have no leading zero: 0:00:1.946."""
+    hours, minutes, seconds = text.split(":")
+    rest = parse_number(seconds)
+    return None if rest is None else int(hours) * 3600 + int(minutes) * 60 + rest
+
+
+def _time_after(started: float, date_without_year: re.Match[str]) -> float | None:
+    """Returns the time of a date without a year: in the year of the start or the next one."""
+    month, day, hour, minute, second = date_without_year.groups()
+    year = datetime.fromtimestamp(started, tz=UTC).year
+    same_year, next_year = (parse_time(f"{y:04}-{month}-{day} {hour}:{minute}:{second}") for y in (year, year + 1))
+    # One day of tolerance: the clocks of hosts differ.
+    return next_year if same_year is not None and same_year < started - 86_400 else same_year
+
+
+def _join_subwords(text: str) -> str:
+    """Joins subwords into a sentence; text behind the end mark is padding."""
+    before, _, _ = text.partition("</s>")
+    text = clean_text(before.replace("<s>", ""))
+    if "▁" in text:
+        return text.replace(" ", "").replace("▁", " ").strip()
+    return text.replace("@@ ", "")

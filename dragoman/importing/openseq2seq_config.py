@@ -1,21 +1,19 @@
-"""The configuration that OpenSeq2Seq prints into its log, parsed without evaluating it."""
+"""Reads the configuration that OpenSeq2Seq prints into its log; no code in it is run."""
 
-import math
 import re
-from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from dragoman.importing.foreign_run import LARGEST_NUMBER, ForeignRun
-from dragoman.importing.log_text import clean_text
+from dragoman.importing.imported_run import ImportedRun
+from dragoman.importing.log_text import LARGEST_NUMBER, clean_text
 
 MAX_CHARACTERS = 200_000
 MAX_DEPTH = 20
-MAX_FOREIGN_LINES = 50
-"""Lines of other processes in a row, after which the end of the dict is no longer waited for."""
+MAX_OTHER_LINES = 50
+"""After this many lines of other processes in a row the dict counts as ended."""
 MAX_NAME_CHARACTERS = 300
 
-# A string that is not closed ends with its line: so no text makes the search go over a line twice.
+# A string that is not closed ends with its line, so that no line is searched twice.
 _STRING = re.compile(
     r"[bBuUrR]{0,2}(?:'((?:[^'\\\n]|\\[^\n])*+)(?:'|\\?$)|\"((?:[^\"\\\n]|\\[^\n])*+)(?:\"|\\?$))", re.MULTILINE
 )
@@ -28,7 +26,7 @@ _ENDS = frozenset("}]),:")
 
 
 def parse_printed_dict(text: str) -> dict[str, Any]:
-    """The dict at the beginning of the text; empty where there is none."""
+    """Parses the first dict of the text; returns an empty one if there is none."""
     start = text.find("{", 0, MAX_CHARACTERS)
     if start < 0:
         return {}
@@ -37,22 +35,22 @@ def parse_printed_dict(text: str) -> dict[str, Any]:
 
 
 class ConfigCollector:
-    """Gathers the lines of one printed dict, given the lines behind its heading."""
+    """Collects the lines of one printed dict from the lines after its heading."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._depth = 0
         self._num_characters = 0
-        self._num_foreign_lines = 0
+        self._num_other_lines = 0
         self.is_open = True
 
     def add(self, line: str) -> bool:
-        """Takes a line; whether it belongs to the dict. The last one closes the collector."""
+        """Adds a line; returns whether it belongs to the dict. The last line closes the collector."""
         if not line.startswith(("{", " ", "'", '"', "}")):
-            self._num_foreign_lines += 1
-            self.is_open = self._num_foreign_lines <= MAX_FOREIGN_LINES
+            self._num_other_lines += 1
+            self.is_open = self._num_other_lines <= MAX_OTHER_LINES
             return False
-        self._num_foreign_lines = 0
+        self._num_other_lines = 0
         self._lines.append(line)
         self._num_characters += len(line)
         self._depth += _depth_change(line)
@@ -60,7 +58,7 @@ class ConfigCollector:
         return True
 
     def parse(self) -> dict[str, Any]:
-        """What was gathered so far."""
+        """Parses the lines collected so far."""
         return parse_printed_dict("\n".join(self._lines))
 
 
@@ -70,14 +68,14 @@ def _depth_change(line: str) -> int:
 
 
 class _Parser:
-    """Goes through the text once; every call moves on, so the work is bounded by the text."""
+    """Parses a text in one pass; every call moves forward, so the time is bounded by the length of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def parse_value(self, depth: int) -> Any:
-        """The value that begins here; None at the end of the text and for what cannot be read."""
+        """Parses the value that begins here; returns None at the end of the text and for unreadable text."""
         opening = self._peek()
         if opening in _CLOSING:
             self._at += 1
@@ -93,7 +91,7 @@ class _Parser:
         return None
 
     def _parse_items(self, opening: str, depth: int) -> Any:
-        """A dict, or a list of what stands in brackets."""
+        """Parses the inside of brackets into a dict or a list."""
         pairs: dict[str, Any] = {}
         items: list[Any] = []
         while (sign := self._peek()) and sign != _CLOSING[opening]:
@@ -110,7 +108,7 @@ class _Parser:
         return pairs if opening == "{" and (pairs or not items) else items
 
     def _parse_strings(self, string: re.Match[str]) -> str:
-        """A string, or several in a row: one that was too long for a line."""
+        """Parses a string, or several in a row: Python prints a long string that way."""
         parts = []
         following: re.Match[str] | None = string
         while following:
@@ -129,7 +127,7 @@ class _Parser:
         return _as_dict(arguments) if word[0].lower().endswith("dict") else word[0][:MAX_NAME_CHARACTERS]
 
     def _parse_object(self) -> str:
-        """`<class 'a.B'>` is a.B, `<function f at 0x7f>` is f, `<dtype: 'float32'>` is float32."""
+        """Parses `<class 'a.B'>` to a.B, `<function f at 0x7f>` to f and `<dtype: 'float32'>` to float32."""
         start = self._at
         self._skip_angles()
         text = self._text[start + 1 : min(self._at - 1, start + MAX_NAME_CHARACTERS)]
@@ -154,7 +152,7 @@ class _Parser:
         self._at = len(self._text) if end < 0 else end + 1
 
     def _peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """Moves to the next character that is not a space and returns it; empty at the end."""
         while self._at < len(self._text) and self._text[self._at].isspace():
             self._at += 1
         return self._text[self._at : self._at + 1]
@@ -174,7 +172,7 @@ def _plain_value(word: str) -> Any:
 
 
 def _as_dict(arguments: Any) -> dict[str, Any]:
-    """Of OrderedDict([('a', 1), …]) or defaultdict(<class 'int'>, {…})."""
+    """Makes a dict from the arguments of OrderedDict([('a', 1), …]) or defaultdict(<class 'int'>, {…})."""
     for argument in arguments if isinstance(arguments, list) else ():
         if isinstance(argument, dict):
             return argument
@@ -187,53 +185,6 @@ def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
     return re.sub(r"\\(.)", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text, flags=re.DOTALL)
-
-
-def as_number(text: str) -> float | None:
-    """The number, which may be nan or inf; None for what is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def set_finite(facts: dict[str, Any], name: str, text: str) -> None:
-    """Keeps a number under its name, unless it is nan or inf."""
-    number = as_number(text)
-    if number is not None and math.isfinite(number):
-        facts[name] = number
-
-
-def as_seconds(text: str) -> float | None:
-    """Of hours:minutes:seconds, where the seconds are not padded: 0:00:1.946."""
-    hours, minutes, seconds = text.split(":")
-    rest = as_number(seconds)
-    return None if rest is None else int(hours) * 3600 + int(minutes) * 60 + rest
-
-
-def as_time(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
-    """Seconds since 1970, the log's local time taken as UTC."""
-    try:
-        return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def as_time_after(started: float, month_to_second: list[int]) -> float | None:
-    """A date without its year: in the year of the start, or the one after."""
-    year = datetime.fromtimestamp(started, tz=UTC).year
-    date = as_time(year, *month_to_second)
-    # A day's grace: clocks of hosts differ.
-    return as_time(year + 1, *month_to_second) if date is not None and date < started - 86_400 else date
-
-
-def join_pieces(text: str) -> str:
-    """Pieces of words as a sentence; what stands behind its end mark is padding."""
-    before, _, _ = text.partition("</s>")
-    text = clean_text(before.replace("<s>", ""))
-    if "▁" in text:
-        return text.replace(" ", "").replace("▁", " ").strip()
-    return text.replace("@@ ", "")
 
 
 SCHEDULES = {
@@ -250,17 +201,17 @@ SMOOTHED_CROSS_ENTROPY = "PaddedCrossEntropyLossWithSmoothing"
 LONGEST_LANGUAGE_NAME = 3
 
 NO_LOSS_SCALING = (
-    "Mixed precision was used without loss_scaling: nothing guards against gradients that overflow to NaN or vanish. "
-    "Set loss_scaling to 'Backoff'."
+    "Mixed precision was used without loss_scaling, so gradients may overflow to NaN or vanish: set loss_scaling to "
+    "'Backoff'."
 )
 NO_CHECKPOINTS = (
-    "Checkpoints were planned every {every:,} of {planned:,} steps: a run that is killed keeps nothing but its "
-    "best_models folder. Set save_checkpoint_steps to a few thousand."
+    "Checkpoints were planned every {every:,} of {planned:,} steps, so a run that is killed keeps only its best_models "
+    "folder: set save_checkpoint_steps to a few thousand."
 )
 
 
-def apply_training_config(config: dict[str, Any], run: ForeignRun) -> None:
-    """Takes over what the training configuration is certain about."""
+def apply_training_config(config: dict[str, Any], run: ImportedRun) -> None:
+    """Adds the facts and settings of the training configuration."""
     run.printed_config["training"] = config
     _add_facts(config, run)
     for table, settings in _settings(config, run.facts).items():
@@ -275,14 +226,14 @@ def apply_training_config(config: dict[str, Any], run: ForeignRun) -> None:
         run.note(NO_CHECKPOINTS.format(every=every, planned=planned))
 
 
-def apply_evaluation_config(config: dict[str, Any], run: ForeignRun) -> None:
-    """Takes over which files the model is judged on."""
+def apply_evaluation_config(config: dict[str, Any], run: ImportedRun) -> None:
+    """Adds the files of the dev set from the evaluation configuration."""
     run.printed_config["evaluation"] = config
     if files := _files(config):
         run.facts["dev_files"] = files
 
 
-def _add_facts(config: dict[str, Any], run: ForeignRun) -> None:
+def _add_facts(config: dict[str, Any], run: ImportedRun) -> None:
     encoder, decoder = _table(config, "encoder_params"), _table(config, "decoder_params")
     files = _files(config)
     is_per_token = str(config.get("loss", "")).endswith(SMOOTHED_CROSS_ENTROPY)
@@ -367,7 +318,7 @@ def _schedule_settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[st
 
 
 def _transformer_factor(parameters: dict[str, Any], facts: dict[str, Any]) -> float:
-    """Their width of the schedule may differ from that of the model; ours is one and the same."""
+    """Corrects the learning rate if the schedule has another width than the model: dragoman uses one for both."""
     coefficient = _number(parameters, "coefficient") or 1.0
     schedule_width, width = _count(parameters, "d_model"), facts.get("width")
     return float(coefficient * (width / schedule_width) ** 0.5) if schedule_width and width else coefficient
@@ -380,7 +331,7 @@ def _files(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _languages(files: dict[str, str]) -> dict[str, str]:
-    """From two file names that differ in the names of the languages only, e.g. train.clean.en.tok."""
+    """Reads the languages from two file names that differ only in the language, e.g. train.clean.en.tok."""
     parts = [PurePosixPath(files.get(side, "")).name.split(".") for side in ("source", "target")]
     different = [pair for pair in zip(*parts, strict=False) if pair[0] != pair[1]]
     if len(different) != 1 or not all(_is_language(name) for name in different[0]):
@@ -389,7 +340,7 @@ def _languages(files: dict[str, str]) -> dict[str, str]:
 
 
 def _is_language(name: str) -> bool:
-    # .src and .ref name the sides, not languages.
+    # .src and .ref are sides, not languages.
     return 1 < len(name) <= LONGEST_LANGUAGE_NAME and name.isalpha() and name not in ("src", "ref", "trg", "tgt")
 
 

@@ -3,12 +3,11 @@
 import math
 
 import pytest
-from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer_logs import is_sound, of_kind, reading_with
 
 from dragoman.importing.fairseq import FairseqReader, is_own_line
-from dragoman.importing.foreign_run import time_of, transformer_factor
 
 START = """\
 2023-06-13 17:29:38 | INFO | fairseq.distributed_utils | initialized host gpu1 as rank 0
@@ -163,19 +162,12 @@ def test_nan_is_seen_and_overflows_are_counted():
     overflow = "2023-06-13 17:31:54 | INFO | fairseq.trainer | NOTE: overflow detected, setting loss scale to: 64.0"
     run = read(TRAIN, TRAIN.replace("loss=3.153", "loss=nan").replace("40200", "40300"), overflow, overflow)
     assert run.first_nan_step == 40300
-    assert any(note.startswith("2 steps were skipped") for note in run.notes)
+    assert any(note.startswith("Updates skipped because gradients overflowed in fp16: 2.") for note in run.notes)
 
 
 def test_own_lines_are_known():
     assert all(is_own_line(line) for line in (TRAIN, VALID, "| epoch 001:     10 / 31621 loss=15.180"))
     assert not is_own_line("Step 50/1000; acc: 3; ppl: 12; 10/10 tok/s; 24 sec")
-
-
-def test_times_and_the_factor_of_the_schedule():
-    assert time_of("1970-01-01 00:01:00 | INFO") == 60
-    assert time_of("2020-99-01 00:01:00") is None
-    assert time_of("2020") is None
-    assert transformer_factor(0.001, 100, 10000) == pytest.approx(1)
 
 
 @given(st.lists(st.text() | st.sampled_from([TRAIN, VALID, *START.split("\n")]), max_size=5), st.integers(0, 300))

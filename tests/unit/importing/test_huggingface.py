@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer_logs import is_sound, of_kind, reading_with
 
 from dragoman.importing import huggingface
-from dragoman.importing.foreign_run import ForeignRun
 from dragoman.importing.huggingface import HfReader, is_own_line, read_trainer_state
+from dragoman.importing.imported_run import ImportedRun
 from dragoman.run.errors import UserError
 
 STATE = {
@@ -40,8 +40,8 @@ EVALUATION = "{'eval_loss': 2.25, 'eval_bleu': 21.5, 'eval_runtime': 12.5, 'epoc
 SUMMARY = "{'train_runtime': 500.0, 'train_samples_per_second': 32.0, 'train_loss': 2.25, 'epoch': 2.0}"
 
 
-def read_state(folder, state) -> ForeignRun:
-    run = ForeignRun()
+def read_state(folder, state) -> ImportedRun:
+    run = ImportedRun()
     (folder / "trainer_state.json").write_text(state if isinstance(state, str) else json.dumps(state))
     read_trainer_state(folder / "trainer_state.json", run)
     return run
@@ -95,7 +95,7 @@ def test_what_is_no_state_is_refused_by_name(tmp_path, text):
 
 def test_a_missing_or_enormous_state_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="missing"):
-        read_trainer_state(tmp_path / "missing.json", ForeignRun())
+        read_trainer_state(tmp_path / "missing.json", ImportedRun())
     monkeypatch.setattr(huggingface, "MAX_STATE_BYTES", 10)
     with pytest.raises(UserError, match="larger"):
         read_state(tmp_path, STATE)

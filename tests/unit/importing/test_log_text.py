@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import math
 import os
 
 import pytest
@@ -11,7 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.importing import log_text
-from dragoman.importing.log_text import MAX_LINE_BYTES, clean_text, read_lines
+from dragoman.importing.log_text import (
+    MAX_LINE_BYTES,
+    StepClock,
+    clean_text,
+    loss_of_perplexity,
+    parse_count,
+    parse_number,
+    parse_time,
+    read_lines,
+)
 from dragoman.run.errors import UserError
 
 PACKERS = {
@@ -137,3 +147,48 @@ def test_cleaned_text_can_be_shown_anywhere(text, most):
     cleaned.encode("utf-8")
     assert all(character == "\t" or ord(character) >= 32 for character in cleaned)
     assert not set(cleaned) & set("\x1b\x7f\x9b\u202e\u2066\ufeff")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01 00:01:00 | INFO", 60),
+        ("1970-01-01 00:01:00,250 - INFO", 60.25),
+        ("1970-01-01 00:01:00,25x", 60),
+        ("2020-99-01 00:01:00", None),
+        ("2020", None),
+    ],
+)
+def test_times(text, seconds):
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("60,880,896", 60_880_896), ("0", 0), ("", None), ("-1", None), ("1.5", None), ("٣", None)]
+)
+def test_counts(text, count):
+    assert parse_count(text) == count
+    assert parse_count("9" * 5_000) is None
+
+
+def test_numbers():
+    assert (parse_number("1e-3"), parse_number("1 2"), parse_number("")) == (0.001, None, None)
+    assert math.isnan(parse_number("nan") or 0)
+
+
+def test_a_perplexity_becomes_a_loss():
+    assert loss_of_perplexity(math.e) == pytest.approx(1)
+    assert (loss_of_perplexity(None), loss_of_perplexity(0.0)) == (None, None)
+    assert math.isnan(loss_of_perplexity(math.nan) or 0)
+
+
+def test_the_clock_needs_two_lines_in_order():
+    clock = StepClock()
+    assert clock.seconds_per_step(100, 10.0) is None
+    assert clock.seconds_per_step(200, 60.0) == 0.5
+    assert clock.log_every == 100
+    assert clock.seconds_per_step(150, 70.0) is None
+    assert clock.seconds_per_step(160, None) is None
+    assert clock.seconds_per_step(170, 80.0) is None
+    clock.restart()
+    assert clock.seconds_per_step(180, 90.0) is None

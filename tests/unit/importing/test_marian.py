@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer_logs import is_sound, of_kind, reading_with
 
 from dragoman.importing.marian import MarianReader, is_own_line
 

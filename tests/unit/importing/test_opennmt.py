@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from foreign_logs import is_sound, of_kind, reading_with
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer_logs import is_sound, of_kind, reading_with
 
-from dragoman.importing.foreign_run import evaluation_step
+from dragoman.importing.imported_run import evaluation_step
 from dragoman.importing.opennmt import OpenNmtReader, is_own_line
 
 START = """\

@@ -1,12 +1,18 @@
+"""OpenSeq2Seq's lines, complete, mixed with lines of other processes, and damaged."""
+
 import math
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trainer_logs import is_sound, of_kind, read_lines_with
 
-from dragoman.importing.failures import FailureWatch
-from dragoman.importing.foreign_run import ForeignRun
-from dragoman.importing.log_text import read_lines
-from dragoman.importing.nccl import NcclWatch
+from dragoman.importing.imported_run import MAX_LISTED
+from dragoman.importing.log_failures import FailureReader
+from dragoman.importing.log_text import MAX_LINE_BYTES, read_lines
+from dragoman.importing.nccl import NcclReader
 from dragoman.importing.openseq2seq import (
     CONTINUED,
     MAX_TRAIN_SAMPLES,
@@ -17,8 +23,9 @@ from dragoman.importing.openseq2seq import (
 )
 from dragoman.importing.openseq2seq_config import NO_LOSS_SCALING
 
-REAL_LOG = Path(__file__).parents[5] / "shared/logs/nohup_2x2_v100_mixed.out.xz"
+REAL_LOG = Path(__file__).parents[4] / "shared/logs/nohup_2x2_v100_mixed.out.xz"
 
+READERS = (OpenSeq2SeqReader, NcclReader, FailureReader)
 CONFIG = """\
 *** Using horovod
 *** Starting training from scratch
@@ -93,19 +100,12 @@ def evaluation_lines(loss="9.4470", bleu="0.9465"):
     return EVALUATION.format(loss=loss, bleu=bleu)
 
 
-def read(text, run=None):
-    run = run or ForeignRun()
-    readers = [OpenSeq2SeqReader(run), NcclWatch(run), FailureWatch(run)]
-    for line in text.splitlines():
-        for reader in readers:
-            reader.read(line)
-    for reader in readers:
-        reader.finish()
-    return run
+def read(text):
+    return read_lines_with(READERS, text.splitlines())
 
 
 def records(run, kind="train"):
-    return [record for record in run.records if record["kind"] == kind]
+    return of_kind(run, kind)
 
 
 def test_the_configuration_becomes_facts():
@@ -138,8 +138,8 @@ def test_the_configuration_becomes_facts():
 
 
 def test_the_configuration_becomes_settings():
-    settings = read(CONFIG).settings
-    assert settings["model"] == {
+    found = read(CONFIG).settings
+    assert found["model"] == {
         "width": 512,
         "feed_forward": 2048,
         "heads": 8,
@@ -148,10 +148,10 @@ def test_the_configuration_becomes_settings():
         "dropout": 0.2,
         "attention_dropout": 0.1,
     }
-    training = settings["training"]
+    training = found["training"]
     assert (training["schedule"], training["learning_rate"], training["warmup_steps"]) == ("transformer", 2.0, 8000)
     assert (training["precision"], training["beta2"], training["max_steps"]) == ("fp16", 0.997, 300_000)
-    assert settings["evaluation"] == {"evaluate_every": 4001, "beam_size": 4, "length_penalty": 0.6}
+    assert found["evaluation"] == {"evaluate_every": 4001, "beam_size": 4, "length_penalty": 0.6}
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,7 @@ def test_own_lines_are_known(line):
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the log of the real run is not here")
 def test_a_real_run():
-    run = ForeignRun()
-    readers = [OpenSeq2SeqReader(run), NcclWatch(run), FailureWatch(run)]
-    for line in read_lines(REAL_LOG):
-        for reader in readers:
-            reader.read(line)
-    for reader in readers:
-        reader.finish()
+    run = read_lines_with(READERS, read_lines(REAL_LOG))
     facts = run.facts
     assert (facts["parameters"], facts["num_ranks"], facts["ranks_per_host"]) == (60_880_896, 4, 2)
     assert (facts["hosts"], facts["interface"], facts["transport"]) == (["v100a", "v100b"], "eth0", "Socket")
@@ -359,5 +353,106 @@ def test_a_real_run():
     assert [record["step"] for record in evaluations] == [4001 * number for number in range(27)]
     assert (evaluations[-1]["loss"], evaluations[-1]["teacher_forced_bleu"]) == (1.5469, 0.3776)
     end, connection = run.failures
-    assert "training went on" in connection.what
+    assert "training continued" in connection.what
     assert "106,300 of 300,000" in end.what
+
+
+# Damaged logs: no line may raise, hang or fill the memory.
+
+PARTS = [
+    "*** ",
+    "***     ",
+    "Global step ",
+    "Epoch 3, global step 7: ",
+    "100: ",
+    "Train loss: ",
+    "loss = 1.5, ",
+    "time per step = 0:00:1.946",
+    "time per step = 9:99:9.9.9",
+    "***     Train Source[0]:     <s> ▁A </s>",
+    "***     Train Prediction[0]: ",
+    "***     *****EVAL Source[0]: x",
+    "***     *****EVAL Target[0]: y",
+    "***     *****EVAL Prediction[0]: z",
+    "*** Running evaluation on a validation set:",
+    "Validation loss: ",
+    "Eval BLUE score: ",
+    "*** Training config:",
+    "*** Evaluation config:",
+    "{'a': {'b': <class 'x'>, ",
+    " 'eval_steps': 0, 'max_steps': nan, 'lr_policy': transformer_policy, 'dtype': 'mixed',",
+    " 'lr_policy_params': {'learning_rate': -1, 'd_model': 0}, 'encoder_params': [], 'loss': 5}",
+    "}}}]])",
+    "*** Starting training from scratch",
+    "*** Restored checkpoint from model.ckpt-77",
+    "*** Total trainable parameters: ",
+    "*** Building graph in Horovod rank: ",
+    "*** Finished training",
+    "*** Avg time per step: 5s",
+    "***     shape: (32768, 512)",
+    "embedding",
+    "2020-02-30 25:61:61.1: I tensorflow",
+    "0000-00-00 00:00:00",
+    "W0229 19:52:59.507150 x",
+    "name: Tesla V100 major: 7",
+    "Saving checkpoints for 5 into x",
+    "v100a:1:2 [0] NCCL INFO rank 1 nranks 2",
+    "via NET/Socket/0",
+    "[v100b][[1,1],3]",
+    "Traceback (most recent call last):",
+    "ValueError: x",
+    "CUDA out of memory",
+    "Connection reset by peer",
+    "nan",
+    "inf",
+    "1e400",
+    "9" * 400,
+    "9" * 15,
+    "٣٤",
+    "\x1b[31m",
+    "'",
+    '"',
+    "\\",
+]
+LINES = st.lists(st.sampled_from(PARTS) | st.text(max_size=10), max_size=6).map("".join)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(LINES, max_size=30))
+def test_no_damaged_log_raises(log):
+    assert is_sound(read_lines_with(READERS, log))
+
+
+@pytest.mark.slow
+@settings(max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(LINES, max_size=60))
+def test_none_of_very_many_damaged_logs_raises(log):
+    assert is_sound(read_lines_with(READERS, log))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_line_that_repeats_itself_takes_no_time(part):
+    line = (part * (MAX_LINE_BYTES // len(part)))[:MAX_LINE_BYTES]
+    start = time.process_time()
+    read_lines_with(READERS, [line, "*** Training config:", "{" + line, " " + line, "*** Global step 5: " + line, line])
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.slow
+def test_a_long_log_of_different_messages_stays_small():
+    lines = (
+        line
+        for number in range(100_000)
+        for line in (
+            f"*** Global step {number}: ***     Train loss: {number}.5 ",
+            f"name: GPU {number} major: 7",
+            f"host{number}:1:2 [0] NCCL INFO rank {number} nranks 4",
+            f"Error{number}: CUDA out of memory {number}",
+            "*** Starting training from scratch",
+        )
+    )
+    run = read_lines_with(READERS, lines)
+    assert len(run.facts["gpus"]) <= MAX_LISTED
+    assert len(run.facts["hosts"]) <= MAX_LISTED
+    assert len(run.records) <= 100_000
+    assert len(run.failures) <= MAX_LISTED

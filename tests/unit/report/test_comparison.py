@@ -14,7 +14,7 @@ from run_folders import (
     write_translations,
 )
 
-from dragoman.importing.writing import import_run
+from dragoman.importing.importer import import_run
 from dragoman.report.comparison import compare_runs
 from dragoman.report.evidence import Known, read_evidence
 from dragoman.report.findings import Findings

@@ -24,7 +24,7 @@ from run_folders import (
     write_records,
 )
 
-from dragoman.importing.writing import import_run
+from dragoman.importing.importer import import_run
 from dragoman.report.compose import build_report
 from dragoman.report.evidence import Known
 from dragoman.report.parts import Report

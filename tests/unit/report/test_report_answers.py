@@ -16,7 +16,7 @@ from run_folders import (
     write_records,
 )
 
-from dragoman.importing.writing import import_run
+from dragoman.importing.importer import import_run
 from dragoman.report.answers.devices import answer_devices
 from dragoman.report.answers.duration import answer_duration, describe_hours
 from dragoman.report.answers.files import (

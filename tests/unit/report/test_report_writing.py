@@ -8,7 +8,7 @@ import pytest
 from run_folders import evaluation_record, openseq2seq_log, own_records, write_own_run
 from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
 
-from dragoman.importing.writing import import_run
+from dragoman.importing.importer import import_run
 from dragoman.report import page
 from dragoman.report.compose import build_report
 from dragoman.report.parts import Report

@@ -8,22 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.importing import foreign_run
-from dragoman.importing.foreign_run import LARGEST_NUMBER, MAX_LISTED, Failure, ForeignRun
+from dragoman.importing import imported_run
+from dragoman.importing.imported_run import MAX_LISTED, ImportedRun, LogFailure, transformer_schedule
+from dragoman.importing.log_text import LARGEST_NUMBER
 
 
-def steps_of(run: ForeignRun, kind: str) -> list[int]:
+def steps_of(run: ImportedRun, kind: str) -> list[int]:
     return [record["step"] for record in run.records if record["kind"] == kind]
 
 
 @pytest.fixture
-def small(monkeypatch) -> ForeignRun:
-    monkeypatch.setattr(foreign_run, "MAX_RECORDS", 100)
-    return ForeignRun()
+def small(monkeypatch) -> ImportedRun:
+    monkeypatch.setattr(imported_run, "MAX_RECORDS", 100)
+    return ImportedRun()
 
 
 def test_all_kinds_of_records():
-    run = ForeignRun()
+    run = ImportedRun()
     run.add_train(100, loss=2.5)
     run.add_evaluation(100, bleu=20.0)
     run.add_checkpoint(100, path="x")
@@ -34,7 +35,7 @@ def test_all_kinds_of_records():
 
 
 def test_a_run_that_only_saved_is_empty():
-    run = ForeignRun()
+    run = ImportedRun()
     run.add_checkpoint(0)
     run.add_restart(0)
     assert run.is_empty
@@ -65,7 +66,7 @@ def test_even_evaluations_without_end_are_bounded(small):
 
 @pytest.mark.parametrize("step", [-1, LARGEST_NUMBER + 1])
 def test_steps_that_are_none_are_left_out(step):
-    run = ForeignRun()
+    run = ImportedRun()
     run.add_train(step, loss=1.0)
     run.add_evaluation(step, loss=1.0)
     run.add_checkpoint(step)
@@ -74,21 +75,21 @@ def test_steps_that_are_none_are_left_out(step):
 
 
 def test_the_first_step_without_a_loss_is_noted():
-    run = ForeignRun()
+    run = ImportedRun()
     for step, loss in enumerate([3.0, 2.0, math.nan, math.inf, math.nan]):
         run.add_train(step, loss=loss)
     assert (run.first_nan_step, run.last_finite_step) == (2, 1)
 
 
 def test_a_loss_that_recovers_is_no_failure():
-    run = ForeignRun()
+    run = ImportedRun()
     for step, loss in enumerate([3.0, math.nan, 2.0]):
         run.add_train(step, loss=loss)
     assert (run.first_nan_step, run.last_finite_step) == (None, 2)
 
 
 def test_steps_without_a_loss_say_nothing_about_it():
-    run = ForeignRun()
+    run = ImportedRun()
     run.add_train(1, loss=math.nan)
     run.add_train(2, learning_rate=1.0)
     assert run.first_nan_step == 1
@@ -100,11 +101,16 @@ def test_nan_is_noticed_in_records_that_are_thinned_out(small):
     assert (small.first_nan_step, small.last_finite_step) == (777, 776)
 
 
+def test_the_transformer_schedule_reaches_the_peak():
+    settings = transformer_schedule(0.001, 100, 10_000)
+    assert settings == {"schedule": "transformer", "warmup_steps": 10_000, "learning_rate": pytest.approx(1)}
+
+
 def test_failures_notes_and_facts_are_kept_once_and_not_without_end():
-    run = ForeignRun()
+    run = ImportedRun()
     for number in range(2 * MAX_LISTED):
         for _ in range(2):
-            run.add_failure(Failure(f"failure {number}", "cause"))
+            run.add_failure(LogFailure(f"failure {number}", "cause"))
             run.note(f"note {number}")
             run.add_to_fact("hosts", f"host{number}")
     assert len(run.failures) == len(run.notes) == len(run.facts["hosts"]) == MAX_LISTED
@@ -120,7 +126,7 @@ ANYTHING = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["loss", "sample", "samples", "path", "cause"]), ANYTHING))
 def test_whatever_is_added_can_be_written(figures):
-    run = ForeignRun()
+    run = ImportedRun()
     run.add_train(1, **figures)
     run.add_evaluation(1, **figures)
     text = json.dumps(run.records, allow_nan=False, ensure_ascii=False)

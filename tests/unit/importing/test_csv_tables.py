@@ -5,17 +5,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from foreign_logs import is_sound, of_kind
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer_logs import is_sound, of_kind
 
-from dragoman.importing.curves_csv import read_csv_curves
-from dragoman.importing.foreign_run import ForeignRun
+from dragoman.importing.csv_tables import read_csv_curves
+from dragoman.importing.imported_run import ImportedRun
 from dragoman.run.errors import UserError
 
 
-def read(*paths: Path) -> ForeignRun:
-    run = ForeignRun()
+def read(*paths: Path) -> ImportedRun:
+    run = ImportedRun()
     read_csv_curves(paths, run)
     return run
 
@@ -89,7 +89,7 @@ def test_a_byte_order_mark_windows_lines_and_a_packed_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("", "steps"), ("a,b\n1,2\n", "steps"), ("step,colour\n1,2\n", "no column we know")]
+    ("text", "problem"), [("", "steps"), ("a,b\n1,2\n", "steps"), ("step,colour\n1,2\n", "no known column")]
 )
 def test_other_tables_are_refused_by_name(tmp_path, text, problem):
     with pytest.raises(UserError, match=rf"curves\.csv.*{problem}"):

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from dragoman.cli import app
 from dragoman.diagnosis.verdict import judge_run
-from dragoman.importing.foreign_run import ForeignRun
-from dragoman.importing.writing import import_run, set_clock, write_run
+from dragoman.importing.imported_run import ImportedRun
+from dragoman.importing.importer import import_run, set_clock, write_run
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, open_run
 from dragoman.run.summary import read_records
@@ -117,7 +117,7 @@ def test_times_of_the_log_are_kept(tmp_path):
 
 
 def times_of(*records: dict, **facts) -> tuple[list[float], str]:
-    run = ForeignRun(facts=dict(facts))
+    run = ImportedRun(facts=dict(facts))
     for record in records:
         {"train": run.add_train, "evaluation": run.add_evaluation}[record.pop("kind")](**record)
     set_clock(run)
@@ -150,7 +150,7 @@ def test_seconds_that_a_log_counts_are_its_clock():
 
 
 def test_a_loss_that_was_lost_is_among_the_facts(tmp_path):
-    run = ForeignRun(trainer="x")
+    run = ImportedRun(trainer="x")
     run.add_train(1, loss=1.0)
     run.add_train(2, loss=float("nan"))
     folder = RunFolder(tmp_path / "run")

@@ -1,7 +1,7 @@
 import pytest
 
-from dragoman.importing.foreign_run import MAX_LISTED, ForeignRun
-from dragoman.importing.nccl import NO_INTERFACE, NcclWatch
+from dragoman.importing.imported_run import MAX_LISTED, NO_INTERFACE, ImportedRun
+from dragoman.importing.nccl import NcclReader
 
 NCCL_2_3 = """\
 v100a:209:284 [0] NCCL INFO NET : Using interface eth0:192.0.2.11<0>
@@ -26,8 +26,8 @@ node-1:91:91 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GD
 
 
 def read(text, run=None):
-    run = run or ForeignRun()
-    watch = NcclWatch(run)
+    run = run or ImportedRun()
+    watch = NcclReader(run)
     for line in text.splitlines():
         watch.read(line)
     watch.finish()
@@ -73,7 +73,7 @@ def test_missing_infiniband_is_a_note_and_no_failure():
 
 @pytest.mark.parametrize(("num_ranks", "is_missed"), [(4, True), (1, False)])
 def test_a_missing_interface_is_only_missed_where_ranks_talk(num_ranks, is_missed):
-    run = read("nothing", ForeignRun(facts={"num_ranks": num_ranks}))
+    run = read("nothing", ImportedRun(facts={"num_ranks": num_ranks}))
     assert (NO_INTERFACE in run.notes) is is_missed
 
 

@@ -16,8 +16,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from dragoman.importing.finding import KNOWN_TRAINERS, look_at, read_foreign_run
-from dragoman.importing.writing import import_run
+from dragoman.importing.detection import identify_log
+from dragoman.importing.importer import KNOWN_TRAINERS, import_run, read_run
 from dragoman.report.compose import build_report
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
@@ -58,8 +58,8 @@ def write_events(path: Path, tag: str, **values: float) -> None:
 def test_each_trainer_is_known_by_a_few_lines(tmp_path, trainer):
     log = tmp_path / "log"
     log.write_text("some banner\n" * 50 + EXCERPTS[trainer], encoding="utf-8")
-    assert look_at(log).trainer == trainer
-    run = read_foreign_run([log])
+    assert identify_log(log).trainer == trainer
+    run = read_run([log])
     assert run.trainer.startswith(trainer)
     assert train_steps(run) == [100]
     assert run.sources == [str(log)]
@@ -69,15 +69,15 @@ def test_each_trainer_is_known_by_a_few_lines(tmp_path, trainer):
 def test_packed_logs(tmp_path, ending, pack):
     log = tmp_path / f"nohup.out.{ending}"
     log.write_bytes(pack(EXCERPTS["OpenSeq2Seq"].encode()))
-    assert train_steps(read_foreign_run([log])) == [100]
-    assert train_steps(read_foreign_run([tmp_path])) == [100]
+    assert train_steps(read_run([log])) == [100]
+    assert train_steps(read_run([tmp_path])) == [100]
 
 
 def test_what_no_trainer_wrote_is_left_out_of_a_folder(tmp_path):
     (tmp_path / "nohup.out").write_text(EXCERPTS["OpenSeq2Seq"])
     (tmp_path / "notes.txt").write_text("CUDA out of memory\n")
     (tmp_path / "model.bin").write_bytes(b"*** Global step 900: ***     Train loss: 1.0 \n")
-    run = read_foreign_run([tmp_path])
+    run = read_run([tmp_path])
     assert train_steps(run) == [100]
     assert run.sources == [str(tmp_path / "nohup.out")]
     assert not any("memory" in failure.what for failure in run.failures)
@@ -86,7 +86,7 @@ def test_what_no_trainer_wrote_is_left_out_of_a_folder(tmp_path):
 def test_logs_of_two_trainers_in_a_folder_are_not_mixed(tmp_path):
     (tmp_path / "a.log").write_text(EXCERPTS["Marian"])
     (tmp_path / "b.log").write_text(EXCERPTS["fairseq"] * 4)
-    run = read_foreign_run([tmp_path])
+    run = read_run([tmp_path])
     assert run.trainer == "fairseq"
     assert run.sources == [str(tmp_path / "b.log")]
 
@@ -96,7 +96,7 @@ def test_files_of_one_run_are_read_in_the_order_of_their_dates(tmp_path):
     late = early.replace("2021-05-26", "2021-05-28").replace("Up. 100", "Up. 900")
     (tmp_path / "a.log").write_text(late)
     (tmp_path / "z.log").write_text(early)
-    run = read_foreign_run([tmp_path / "a.log", tmp_path / "z.log"])
+    run = read_run([tmp_path / "a.log", tmp_path / "z.log"])
     assert train_steps(run) == [100, 900]
     assert run.sources == [str(tmp_path / "z.log"), str(tmp_path / "a.log")]
 
@@ -106,20 +106,20 @@ def test_files_without_dates_are_read_in_the_order_of_their_steps(tmp_path, name
     first = EXCERPTS["OpenSeq2Seq"]
     (tmp_path / "z.out").write_text(first)
     (tmp_path / "a.out").write_text(first.replace("step 100", "step 900"))
-    assert train_steps(read_foreign_run([tmp_path / name for name in names])) == [100, 900]
+    assert train_steps(read_run([tmp_path / name for name in names])) == [100, 900]
 
 
 def test_files_without_dates_or_steps_keep_the_order_they_were_given_in(tmp_path):
     (tmp_path / "z.out").write_text("*** Using horovod\nssh: Could not resolve hostname a: Name or service not known\n")
     (tmp_path / "a.out").write_text(EXCERPTS["OpenSeq2Seq"])
-    run = read_foreign_run([tmp_path / "z.out", tmp_path / "a.out"])
+    run = read_run([tmp_path / "z.out", tmp_path / "a.out"])
     assert run.sources == [str(tmp_path / "z.out"), str(tmp_path / "a.out")]
 
 
 def test_figures_of_tensorboard_are_added_to_those_of_the_log(tmp_path):
     (tmp_path / "nohup.out").write_text(EXCERPTS["OpenSeq2Seq"])
     write_events(tmp_path / "logs" / "events.out.tfevents.1", "learning_rate", s100=0.5, s200=0.25)
-    run = read_foreign_run([tmp_path])
+    run = read_run([tmp_path])
     (record,) = [record for record in run.records if record["kind"] == "train"]
     assert (record["step"], record["loss"], record["learning_rate"]) == (100, 6.5, 0.5)
     assert run.trainer == "OpenSeq2Seq"
@@ -128,14 +128,14 @@ def test_figures_of_tensorboard_are_added_to_those_of_the_log(tmp_path):
 
 def test_a_folder_of_event_files_alone(tmp_path):
     write_events(tmp_path / "events.out.tfevents.1", "train_loss", s100=6.5, s200=6.0)
-    run = read_foreign_run([tmp_path])
+    run = read_run([tmp_path])
     assert run.trainer == "TensorBoard"
     assert train_steps(run) == [100, 200]
 
 
 def test_a_table(tmp_path):
     (tmp_path / "run-x-tag-train_loss.csv").write_text(TABLE)
-    assert train_steps(read_foreign_run([tmp_path])) == [100, 200]
+    assert train_steps(read_run([tmp_path])) == [100, 200]
 
 
 def test_the_newest_state_of_the_hf_trainer_counts(tmp_path):
@@ -144,7 +144,7 @@ def test_the_newest_state_of_the_hf_trainer_counts(tmp_path):
         folder.mkdir()
         state = STATE | {"log_history": [{"loss": 2.5, "step": number} for number in range(100, step + 1, 100)]}
         (folder / "trainer_state.json").write_text(json.dumps(state))
-    assert train_steps(read_foreign_run([tmp_path]))[-1] == 1_000
+    assert train_steps(read_run([tmp_path]))[-1] == 1_000
 
 
 @pytest.mark.parametrize("text", ["hello\nworld\n", "", "\n\n", "{}", "\x00\x01"])
@@ -152,7 +152,7 @@ def test_unknown_text_is_an_error_that_names_the_known_trainers(tmp_path, text):
     log = tmp_path / "file.log"
     log.write_text(text)
     with pytest.raises(UserError) as error:
-        read_foreign_run([log])
+        read_run([log])
     said = str(error.value)
     assert str(log) in said
     assert KNOWN_TRAINERS in said
@@ -164,15 +164,15 @@ def test_unknown_text_is_an_error_that_names_the_known_trainers(tmp_path, text):
 def test_terminal_escapes_of_unknown_text_do_not_reach_the_message(tmp_path):
     (tmp_path / "x.log").write_text("\x1b[31mhello\x07 \u202e")
     with pytest.raises(UserError) as error:
-        read_foreign_run([tmp_path / "x.log"])
+        read_run([tmp_path / "x.log"])
     assert 'begins with "hello"' in str(error.value)
 
 
 def test_an_empty_folder_and_a_missing_file_are_said_to_be_so(tmp_path):
     with pytest.raises(UserError, match="holds neither a run nor a log"):
-        read_foreign_run([tmp_path])
+        read_run([tmp_path])
     with pytest.raises(UserError, match="There is no"):
-        read_foreign_run([tmp_path / "none"])
+        read_run([tmp_path / "none"])
 
 
 LAUNCHES = {
@@ -200,7 +200,7 @@ def test_a_launch_that_failed_becomes_a_run_that_says_so(tmp_path, line):
 
 def test_a_log_that_was_killed_while_it_trained_keeps_its_steps(tmp_path):
     (tmp_path / "nohup.out").write_text(openseq2seq_log(500) + "Killed\n")
-    run = read_foreign_run([tmp_path / "nohup.out"])
+    run = read_run([tmp_path / "nohup.out"])
     assert train_steps(run)[-1] == 500
     assert any("killed" in failure.what and failure.step == 500 for failure in run.failures)
 
@@ -228,18 +228,18 @@ def test_files_of_two_trainers_are_not_one_run(tmp_path):
     for path in paths:
         path.write_text(EXCERPTS[path.stem])
     with pytest.raises(UsageError, match=r"fairseq.log of fairseq and .*Marian.log of Marian.*--compare"):
-        read_foreign_run(paths)
+        read_run(paths)
 
 
 def test_a_readme_and_a_strange_table_do_not_spoil_a_folder(tmp_path):
     (tmp_path / "train_loss.csv").write_text("Wall time,Step,Value\n1.0,100,5.0\n2.0,200,4.0\n")
     (tmp_path / "readme.txt").write_text("What I did in my holidays.\n")
-    run = read_foreign_run([tmp_path])
+    run = read_run([tmp_path])
     assert (train_steps(run), run.failures) == ([100, 200], [])
     (tmp_path / "train_loss.csv").unlink()
     (tmp_path / "nohup.out").write_text(EXCERPTS["OpenSeq2Seq"])
     (tmp_path / "prices.csv").write_text("item,price\ncoffee,2\n")
-    run = read_foreign_run([tmp_path])
+    run = read_run([tmp_path])
     assert train_steps(run) == [100]
     assert any("prices.csv" in note for note in run.notes)
 
@@ -247,4 +247,4 @@ def test_a_readme_and_a_strange_table_do_not_spoil_a_folder(tmp_path):
 def test_what_can_be_read_only_once_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe or a device"):
-        read_foreign_run([tmp_path / "pipe"])
+        read_run([tmp_path / "pipe"])

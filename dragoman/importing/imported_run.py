@@ -1,0 +1,214 @@
+"""One run of another trainer as read from its log: bounded in size, with plain numbers and text only."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.importing.log_text import LARGEST_NUMBER, clean_text, is_usable
+
+MAX_RECORDS = 100_000
+MAX_LISTED = 200
+MAX_SAMPLES_PER_RECORD = 3
+
+STEP_BACK = "the log goes back to an earlier step"
+"""Cause of a restart that the log does not announce."""
+SETTINGS_THAT_ARE_FACTS = {
+    "width": "width",
+    "feed_forward": "feed_forward",
+    "heads": "heads",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+    "dropout": "dropout",
+    "label_smoothing": "label_smoothing",
+    "max_steps": "steps_planned",
+    "log_every": "log_every",
+    "evaluate_every": "evaluate_every",
+}
+NO_INTERFACE = "The log does not say which network interface was used: run with NCCL_DEBUG=INFO next time."
+LOSS_IS_LOG_PERPLEXITY = "The evaluation loss is the logarithm of the perplexity."
+NO_PARAMETERS = "The log does not say how many parameters the model has."
+
+
+@dataclass(frozen=True)
+class LogFailure:
+    """Something that went wrong, and what to do about it."""
+
+    what: str
+    """What happened, and at which step."""
+    cause: str
+    """Why, as far as the log shows, and what to do."""
+    evidence: str = ""
+    """The line of the log."""
+    step: int | None = None
+
+
+@dataclass
+class ImportedRun:
+    """Collects what a log says about one run."""
+
+    trainer: str = "unknown"
+    sources: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Facts of imported.json by the names that docs/report.md uses, e.g. parameters, num_ranks, hosts, precision."""
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Tables of config.toml, for settings that dragoman has too."""
+    printed_config: dict[str, Any] = field(default_factory=dict)
+    """The configuration as the trainer names it, nested."""
+    failures: list[LogFailure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Messages about what the log does not say or what must be kept in mind."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+    first_nan_step: int | None = None
+    last_finite_step: int | None = None
+    _stride: int = 1
+    _num_train_records: int = 0
+    _newest_step: int = -1
+    _left_out: tuple[int, dict[str, Any]] | None = None
+
+    def add_train(self, step: int, **figures: Any) -> None:
+        """Adds a logged step. Figures: loss, learning_rate, gradient_norm, seconds_per_step, target_tokens_per_second,
+        training_seconds (since the start of the run), time (since 1970), loss_scale, sample.
+        """
+        if not _is_step(step):
+            return
+        self._watch_for_nan(step, figures)
+        self._num_train_records += 1
+        self._left_out = None if self._num_train_records % self._stride == 0 else (step, figures)
+        if self._left_out is None:
+            self._add("train", step, figures)
+        self._newest_step = step
+
+    def finish(self) -> None:
+        """Ends the run: its last step is kept even if records were thinned out."""
+        if self._left_out is not None:
+            self._add("train", *self._left_out)
+            self._left_out = None
+
+    def add_evaluation(self, step: int, **figures: Any) -> None:
+        """Adds an evaluation on the dev set. Figures: loss, bleu (of translations, 0 to 100), teacher_forced_bleu
+        (0 to 1), perplexity, accuracy, chrf, seconds, time, samples (up to three of {source, reference, translation}).
+        """
+        if not _is_step(step):
+            return
+        loss = figures.get("loss")
+        if isinstance(loss, float) and not math.isfinite(loss):
+            self.note(f"The loss of the dev set is not a number at step {step:,}.")
+        self._add("evaluation", step, figures)
+
+    def add_checkpoint(self, step: int, **figures: Any) -> None:
+        """Adds a written checkpoint. Figures: path, bytes, seconds, time."""
+        if _is_step(step):
+            self._add("checkpoint", step, figures)
+
+    def add_restart(self, step: int, **figures: Any) -> None:
+        """Adds a restart from a checkpoint of this step. Figures: cause, time."""
+        if _is_step(step):
+            self._add("restart", step, figures)
+
+    def count_attempt(self) -> None:
+        """Counts one more start of the run."""
+        self.facts["num_attempts"] = self.facts.get("num_attempts", 1) + 1
+
+    def add_failure(self, failure: LogFailure) -> None:
+        """Keeps one failure of each kind."""
+        if len(self.failures) < MAX_LISTED and all(failure.what != known.what for known in self.failures):
+            self.failures.append(failure)
+
+    def note(self, message: str) -> None:
+        """Keeps a message once."""
+        if message not in self.notes and len(self.notes) < MAX_LISTED:
+            self.notes.append(message)
+
+    def note_missing_facts(self) -> None:
+        """Notes what few trainers log and this log does not say either."""
+        if "interface" not in self.facts:
+            self.note(NO_INTERFACE)
+        if "parameters" not in self.facts:
+            self.note(NO_PARAMETERS)
+
+    def add_to_fact(self, name: str, value: Any) -> None:
+        """Adds a value to a fact that is a list without duplicates, e.g. hosts."""
+        known = self.facts.setdefault(name, [])
+        if value not in known and len(known) < MAX_LISTED:
+            known.append(value)
+
+    def add_settings(self, section: str, **values: Any) -> None:
+        """Adds settings of config.toml, and the facts that they are; values that are None or infinite are left out."""
+        known = {name: value for name, value in values.items() if isinstance(value, str) or is_usable(value)}
+        if known:
+            self.settings.setdefault(section, {}).update(known)
+        self.facts |= {fact: known[name] for name, fact in SETTINGS_THAT_ARE_FACTS.items() if name in known}
+
+    @property
+    def newest_step(self) -> int | None:
+        """The step logged last; None before the first."""
+        return None if self._newest_step < 0 else self._newest_step
+
+    def is_step_back(self, step: int) -> bool:
+        """Whether a step comes before the newest one, because the run began again."""
+        return step < self._newest_step
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no step was logged and no evaluation made."""
+        return not any(record["kind"] in ("train", "evaluation") for record in self.records)
+
+    def _add(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        if len(self.records) >= MAX_RECORDS:
+            self._thin_out()
+        plain = {name: _plain(value) for name, value in figures.items()}
+        self.records.append({"kind": kind, "step": step} | {n: v for n, v in plain.items() if v is not None})
+
+    def _thin_out(self) -> None:
+        """Drops every second training record; only if there are too many of the other kinds, half of those too."""
+        train = [record for record in self.records if record["kind"] == "train"]
+        dropped = {id(record) for record in train[::2]}
+        kept = [record for record in self.records if id(record) not in dropped]
+        self._stride *= 2
+        self.records = kept if len(kept) < MAX_RECORDS else kept[::2]
+
+    def _watch_for_nan(self, step: int, figures: dict[str, Any]) -> None:
+        loss = figures.get("loss")
+        if not isinstance(loss, float | int):
+            return
+        if math.isfinite(loss):
+            self.first_nan_step, self.last_finite_step = None, step
+        elif self.first_nan_step is None:
+            self.first_nan_step = step
+
+
+def transformer_schedule(peak_rate: float, width: float, warmup_steps: float) -> dict[str, Any]:
+    """Settings of dragoman's schedule "transformer" that reach this peak at the end of the warm-up."""
+    factor = peak_rate * math.sqrt(width * warmup_steps)
+    return {"schedule": "transformer", "warmup_steps": warmup_steps, "learning_rate": factor}
+
+
+def evaluation_step(newest: int, every: int | None, log_every: int) -> int:
+    """Step of an evaluation after this logged step: the next multiple of `every` before the next logged step."""
+    if not every:
+        return newest
+    step = -(-newest // every) * every
+    return step if step - newest < max(1, log_every) else newest
+
+
+def _is_step(step: int) -> bool:
+    return 0 <= step <= LARGEST_NUMBER
+
+
+def _plain(value: Any) -> Any:
+    """Returns what JSON can hold and a page can show; None for all else."""
+    if type(value) is float:  # by far the most frequent type: this line is ten times as fast as the match
+        return value if -LARGEST_NUMBER <= value <= LARGEST_NUMBER else None
+    match value:
+        case bool():
+            return value
+        case int() | float():
+            return value if math.isfinite(value) and abs(value) <= LARGEST_NUMBER else None
+        case str():
+            return clean_text(value)
+        case dict():
+            return {clean_text(str(key)): _plain(item) for key, item in list(value.items())[:MAX_LISTED]}
+        case list() | tuple():
+            return [_plain(item) for item in value[:MAX_SAMPLES_PER_RECORD]]
+        case _:
+            return None
