@@ -13,8 +13,8 @@ from typing import Any
 from dragoman import __version__
 from dragoman.importing import huggingface
 from dragoman.importing.detection import READERS, STATE_NAME, LogReader, RunFiles, choose_logs, find_files
-from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.imported_run import ImportedRun
+from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.log_text import clean_text, read_lines
 from dragoman.importing.nccl import NcclReader
 from dragoman.run.errors import UserError

@@ -78,7 +78,7 @@ class MarianReader:
         self._flush_evaluation()
         parts = text.split(" : ", 20)
         named = {part.partition(" ")[0]: part for part in parts}
-        step = parse_count(named.get("Up.", "").removeprefix("Up. "))
+        step = _count(named.get("Up.", ""), "Up. ")
         if step is None:
             return
         self._watch_for_restart(step, time)
@@ -118,7 +118,7 @@ class MarianReader:
 
     def _read_evaluation(self, text: str, time: float | None) -> None:
         parts = text.split(" : ", 6)
-        step = parse_count(parts[1].removeprefix("Up. ")) if len(parts) > 3 else None
+        step = _count(parts[1], "Up. ") if len(parts) > 3 else None
         value = _number(parts[3]) if len(parts) > 3 else None
         if step is None or value is None:
             return
@@ -184,9 +184,9 @@ class MarianReader:
         elif match := _DEVICES.match(text):
             facts.setdefault("num_ranks", int(match[1]))
         elif text.startswith("[data] Setting vocabulary size for input "):
-            facts["vocab_size"] = parse_count(text.rpartition(" to ")[2])
+            facts["vocab_size"] = _count(text.rpartition(" to ")[2])
         elif text.startswith("[data] Done reading "):
-            facts["num_training_pairs"] = parse_count(text.split(" ", 4)[3])
+            facts["num_training_pairs"] = _count(text, "[data] Done reading ")
         elif text.startswith("[comm] Using NCCL "):
             facts["software"] = facts.get("software", {}) | {"nccl": text.split(" ", 4)[3][:20]}
         elif "checkpoint" in text or "reloaded" in text:
@@ -291,7 +291,12 @@ def _fraction(value: Any) -> float | None:
     return parse_number(value) if isinstance(value, str) else None
 
 
+def _count(text: str, prefix: str = "") -> int | None:
+    """Returns the count that follows the prefix."""
+    return parse_count(text.removeprefix(prefix).partition(" ")[0])
+
+
 def _number(text: str, prefix: str = "") -> float | None:
-    """Returns the number that the text begins with, after the prefix."""
+    """Returns the number that follows the prefix; a unit may follow it."""
     match = _NUMBER.match(text.removeprefix(prefix))
     return float(match[0]) if match else None

@@ -13,16 +13,19 @@ MAX_OTHER_LINES = 50
 """After this many lines of other processes in a row the dict counts as ended."""
 MAX_NAME_CHARACTERS = 300
 
-# A string that is not closed ends with its line, so that no line is searched twice.
-_STRING = re.compile(
-    r"[bBuUrR]{0,2}(?:'((?:[^'\\\n]|\\[^\n])*+)(?:'|\\?$)|\"((?:[^\"\\\n]|\\[^\n])*+)(?:\"|\\?$))", re.MULTILINE
-)
-_WORD = re.compile(r"[-+]?[\w.][\w.+-]*")
-_QUOTED_NAME = re.compile(r"'([^']*)'")
-_BRACKETS = re.compile(r"[{}\[\]()]")
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 _CONSTANTS: dict[str, Any] = {"True": True, "False": False, "None": None}
-_ENDS = frozenset("}]),:")
+_QUOTED_NAME = re.compile(r"'([^']*)'")
+# A string or an object that is not closed ends with its line, so that no line is searched twice.
+_TOKEN = re.compile(
+    r"[bBuUrR]{0,2}(?:"
+    r"'(?P<single>(?:[^'\\\n]|\\[^\n])*+)(?:'|\\?$)"
+    r"|\"(?P<double>(?:[^\"\\\n]|\\[^\n])*+)(?:\"|\\?$))"
+    r"|<(?P<object>(?:[^<>\n]|<[^<>\n]*+>)*+)>?"
+    r"|(?P<word>[-+]?[\w.][\w.+-]*)"
+    r"|(?P<sign>[{}\[\](),:])",
+    re.MULTILINE,
+)
 
 
 def parse_printed_dict(text: str) -> dict[str, Any]:
@@ -53,7 +56,8 @@ class ConfigCollector:
         self._num_other_lines = 0
         self._lines.append(line)
         self._num_characters += len(line)
-        self._depth += _depth_change(line)
+        for token in _TOKEN.finditer(line):
+            self._depth += (token["sign"] in _CLOSING) - (token["sign"] in _CLOSING.values())
         self.is_open = self._depth > 0 and self._num_characters <= MAX_CHARACTERS
         return True
 
@@ -62,44 +66,39 @@ class ConfigCollector:
         return parse_printed_dict("\n".join(self._lines))
 
 
-def _depth_change(line: str) -> int:
-    brackets = _BRACKETS.findall(_STRING.sub("", line))
-    return sum(1 if bracket in _CLOSING else -1 for bracket in brackets)
-
-
 class _Parser:
     """Parses a text in one pass; every call moves forward, so the time is bounded by the length of the text."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._tokens = [(token.lastgroup, token[token.lastgroup or 0]) for token in _TOKEN.finditer(text)]
         self._at = 0
 
     def parse_value(self, depth: int) -> Any:
-        """Parses the value that begins here; returns None at the end of the text and for unreadable text."""
-        opening = self._peek()
-        if opening in _CLOSING:
-            self._at += 1
-            return self._skip(_CLOSING[opening]) if depth >= MAX_DEPTH else self._parse_items(opening, depth + 1)
-        if opening == "<":
-            return self._parse_object()
-        if string := _STRING.match(self._text, self._at):
-            return self._parse_strings(string)
-        if word := _WORD.match(self._text, self._at):
-            return self._parse_word(word, depth)
-        if opening not in _ENDS:
-            self._at += 1
-        return None
+        """Parses the value that begins here; returns None at the end of the text and if there is no value."""
+        kind, text = self._peek()
+        if kind is None or (kind == "sign" and text not in _CLOSING):
+            return None
+        self._at += 1
+        match kind:
+            case "sign":
+                return self._skip_to(_CLOSING[text]) if depth >= MAX_DEPTH else self._parse_items(text, depth + 1)
+            case "object":
+                return _object_name(text[:MAX_NAME_CHARACTERS])
+            case "word":
+                return self._parse_word(text, depth)
+            case _:
+                return self._parse_strings(text)
 
     def _parse_items(self, opening: str, depth: int) -> Any:
         """Parses the inside of brackets into a dict or a list."""
         pairs: dict[str, Any] = {}
         items: list[Any] = []
-        while (sign := self._peek()) and sign != _CLOSING[opening]:
-            if sign in _ENDS:
+        while (token := self._peek()) not in (("sign", _CLOSING[opening]), (None, "")):
+            if token[0] == "sign" and token[1] not in _CLOSING:
                 self._at += 1
                 continue
             value = self.parse_value(depth)
-            if opening == "{" and self._peek() == ":":
+            if opening == "{" and self._peek() == ("sign", ":"):
                 self._at += 1
                 pairs[str(value)] = self.parse_value(depth)
             else:
@@ -107,55 +106,36 @@ class _Parser:
         self._at += 1
         return pairs if opening == "{" and (pairs or not items) else items
 
-    def _parse_strings(self, string: re.Match[str]) -> str:
+    def _parse_strings(self, text: str) -> str:
         """Parses a string, or several in a row: Python prints a long string that way."""
-        parts = []
-        following: re.Match[str] | None = string
-        while following:
-            parts.append(_unescape(following[1] if following[1] is not None else following[2]))
-            self._at = following.end()
-            self._peek()
-            following = _STRING.match(self._text, self._at)
-        return "".join(parts)
+        while self._peek()[0] in ("single", "double"):
+            text += self._peek()[1]
+            self._at += 1
+        return re.sub(r"\\(.)", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text, flags=re.DOTALL)
 
-    def _parse_word(self, word: re.Match[str], depth: int) -> Any:
-        self._at = word.end()
-        if self._peek() != "(" or depth >= MAX_DEPTH:
-            return _plain_value(word[0])
+    def _parse_word(self, word: str, depth: int) -> Any:
+        """Parses a number, a constant or a call; only calls that make a dict keep their arguments."""
+        if self._peek() != ("sign", "(") or depth >= MAX_DEPTH:
+            return _plain_value(word)
         self._at += 1
         arguments = self._parse_items("(", depth + 1)
-        return _as_dict(arguments) if word[0].lower().endswith("dict") else word[0][:MAX_NAME_CHARACTERS]
+        return _as_dict(arguments) if word.lower().endswith("dict") else word[:MAX_NAME_CHARACTERS]
 
-    def _parse_object(self) -> str:
-        """Parses `<class 'a.B'>` to a.B, `<function f at 0x7f>` to f and `<dtype: 'float32'>` to float32."""
-        start = self._at
-        self._skip_angles()
-        text = self._text[start + 1 : min(self._at - 1, start + MAX_NAME_CHARACTERS)]
-        if quoted := _QUOTED_NAME.search(text):
-            return quoted[1]
-        words = text.split()
-        return words[1] if len(words) > 1 and words[0] in ("function", "class") else text
-
-    def _skip_angles(self) -> None:
-        depth = 0
-        while self._at < len(self._text):
-            sign = self._text[self._at]
-            if sign == "\n":
-                return
+    def _skip_to(self, closing: str) -> None:
+        while self._peek() not in (("sign", closing), (None, "")):
             self._at += 1
-            depth += (sign == "<") - (sign == ">")
-            if depth == 0:
-                return
+        self._at += 1
 
-    def _skip(self, closing: str) -> None:
-        end = self._text.find(closing, self._at)
-        self._at = len(self._text) if end < 0 else end + 1
+    def _peek(self) -> tuple[str | None, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else (None, "")
 
-    def _peek(self) -> str:
-        """Moves to the next character that is not a space and returns it; empty at the end."""
-        while self._at < len(self._text) and self._text[self._at].isspace():
-            self._at += 1
-        return self._text[self._at : self._at + 1]
+
+def _object_name(text: str) -> str:
+    """Returns a.B for `<class 'a.B'>`, f for `<function f at 0x7f>` and float32 for `<dtype: 'float32'>`."""
+    if quoted := _QUOTED_NAME.search(text):
+        return quoted[1]
+    words = text.split()
+    return words[1] if len(words) > 1 and words[0] in ("function", "class") else text
 
 
 def _plain_value(word: str) -> Any:
@@ -179,12 +159,6 @@ def _as_dict(arguments: Any) -> dict[str, Any]:
         if isinstance(argument, list):
             return {str(pair[0]): pair[1] for pair in argument if isinstance(pair, list) and len(pair) == 2}
     return {}
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return re.sub(r"\\(.)", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text, flags=re.DOTALL)
 
 
 SCHEDULES = {

@@ -76,7 +76,9 @@ SIGNS = {
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/m_common.vocab'",
         "tensorflow.python.framework.errors_impl.NotFoundError: /data/train.en; No such file or directory",
     ],
-    "There was no permission to read or write a file or folder": ["PermissionError: [Errno 13] Permission denied: '/data/x'"],
+    "There was no permission to read or write a file or folder": [
+        "PermissionError: [Errno 13] Permission denied: '/data/x'"
+    ],
     "A user or a scheduler stopped the run": [
         "KeyboardInterrupt",
         "slurmstepd: error: *** JOB 4711 ON node1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***",
