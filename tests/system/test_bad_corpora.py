@@ -78,7 +78,7 @@ def parquet(bad: dict[int, bytes]) -> bytes:
 
 ONE_SIDE = b'<tu><tuv xml:lang="en"><seg>alone</seg></tuv></tu>'
 BAD_RECORDS = [
-    ("my.tsv", tsv, b"one column only", "line {}", "has 1 column, but columns 1 and 2 were asked for"),
+    ("my.tsv", tsv, b"one column only", "line {}", "has 1 column, but columns 1 and 2 are needed"),
     ("my.tsv", tsv, b"caf\xe9\tnoir", "line {}", "is not UTF-8 at byte offset 3"),
     ("my.tsv", tsv, b"nul\t\0", "line {}", "has a NUL byte"),
     ("my.tsv", tsv, b"x\t" + b"y" * 70_000, "line {}", "has 70,000 bytes"),
@@ -121,9 +121,9 @@ def test_a_bad_record_is_named_or_skipped_and_listed(
     code, message = prepare(*arguments, "--skip-bad-lines", 2)
     assert code == 0, message
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    for sentence, where in zip(manifest["bad_lines"], (first, second), strict=True):
-        assert sentence.startswith(f"{where}: {reason}")
-    assert all(f"Skipped: {sentence}" in message.splitlines() for sentence in manifest["bad_lines"])
+    for entry, where in zip(manifest["bad_lines"], (first, second), strict=True):
+        assert entry.startswith(f"{where}: {reason}")
+    assert all(f"Skipped: {entry}" in message.splitlines() for entry in manifest["bad_lines"])
     assert sum(split["num_pairs"] for split in manifest["splits"].values()) == 58
 
 
@@ -131,11 +131,11 @@ BAD_FILES = [
     ("my.tmx", tmx({9: b"<tu><tuv></tu>"}), ["my.tmx, line 10, column", "is not well-formed XML"]),
     ("my.tmx", b'<!DOCTYPE t [<!ENTITY x "xxx">]><tmx/>', ["my.tmx, line 1", 'declares the entity "x"']),
     ("my.tmx", b"<tmx/>", ["my.tmx is empty"]),
-    ("my.parquet", b"PAR1 but not really", ["my.parquet is no Parquet file, or a damaged one"]),
+    ("my.parquet", b"PAR1 but not really", ["my.parquet is not a Parquet file, or it is damaged"]),
     ("my.tsv", b"", ["my.tsv is empty"]),
     ("my.jsonl", b"", ["my.jsonl is empty"]),
     ("my.tsv", "a\tb\n".encode("utf-16"), ["my.tsv is UTF-16 text"]),
-    ("my.docx", b"a\tb\n", ["my.docx does not tell its format"]),
+    ("my.docx", b"a\tb\n", ["my.docx does not show its format"]),
     ("my.tsv.gz", gzip.compress(tsv({}))[:-20], ["my.tsv.gz", "ends too early"]),
     ("my.jsonl.xz", lzma.compress(jsonl({}))[:-20], ["my.jsonl.xz", "ends too early"]),
     ("my.tmx.bz2", bz2.compress(tmx({}))[:-5], ["my.tmx.bz2", "ends too early"]),

@@ -1,6 +1,6 @@
-"""Strict reading of lines: UTF-8, split at "\\n" and nowhere else, a chunk of whole lines at a time.
+"""Reads lines strictly: UTF-8, split at "\\n" only, a chunk of whole lines at a time.
 
-A chunk is decoded and split at once; only where something is wrong with it are its lines looked at one by one.
+A chunk is decoded and split at once; its lines are checked one by one only if the chunk has a problem.
 """
 
 import codecs
@@ -19,15 +19,15 @@ _MAX_BYTES_PER_CHARACTER = 4
 
 @dataclass(frozen=True)
 class Lines:
-    """Consecutive lines; where one cannot be read, an empty text stands for it."""
+    """Consecutive lines; an empty text replaces a line that cannot be read."""
 
     texts: list[str]
     faults: dict[int, Unreadable] = field(default_factory=dict)
-    """By line number in the file, from 1."""
+    """Problems by line number in the file, from 1."""
 
 
 class LineReader:
-    """Reads one file as chunks of lines, and remembers what was peculiar but harmless."""
+    """Reads one file as chunks of lines, and collects harmless oddities for notices."""
 
     def __init__(
         self,
@@ -41,49 +41,49 @@ class LineReader:
         self.has_byte_order_mark = False
         self.has_crlf = False
         self._max_line_bytes = max_line_bytes
-        self._pieces = read_content(path, max_expansion, note_bytes)
+        self._content = read_content(path, max_expansion, note_bytes)
         self._has_seen_utf8 = False
 
     def chunks(self) -> Iterator[Lines]:
-        """Yields all lines in order; a file without any is a UserError."""
+        """Yields all lines in order; a file without lines is a UserError."""
         for whole_lines, num_dropped_bytes in self._whole_lines():
             lines = self._read_at_once(whole_lines) if num_dropped_bytes == 0 else None
             lines = lines or self._read_one_by_one(whole_lines, num_dropped_bytes)
             self.num_lines += len(lines.texts)
             yield lines
         if self.num_lines == 0:
-            raise UserError(f"{self.path} is empty; give a file with one sentence a line.")
+            raise UserError(f"{self.path} is empty; give a file with one sentence per line.")
 
     def notices(self) -> list[str]:
-        """What the user should know about the file, one sentence each."""
-        sentences = []
+        """Returns messages about the file for the user."""
+        messages = []
         if self.has_crlf:
-            sentences.append(f"{self.path} has Windows line ends (CRLF); they were read as plain line ends.")
+            messages.append(f"{self.path} has Windows line ends (CRLF); they were read as plain line ends.")
         if self.has_byte_order_mark:
-            sentences.append(f"{self.path} starts with a byte order mark (BOM); it was left out.")
-        return sentences
+            messages.append(f"{self.path} starts with a byte order mark (BOM); it was left out.")
+        return messages
 
     def _whole_lines(self) -> Iterator[tuple[bytes, int]]:
-        """Yields chunks of whole lines, and how much of the first line was let go because it is too long anyway."""
+        """Yields chunks of whole lines, and how many bytes of the first line were dropped because it is too long."""
         longest = self._max_line_bytes + len(b"\r\n")
         carry, num_dropped_bytes = b"", 0
-        for piece in self._pieces_without_mark():
-            if end := piece.rfind(b"\n") + 1:
-                yield carry + piece[:end], num_dropped_bytes
-                carry, num_dropped_bytes = piece[end:], 0
+        for chunk in self._content_without_mark():
+            if end := chunk.rfind(b"\n") + 1:
+                yield carry + chunk[:end], num_dropped_bytes
+                carry, num_dropped_bytes = chunk[end:], 0
             elif len(carry) > longest:
                 num_dropped_bytes += len(carry)
-                carry = piece
+                carry = chunk
             else:
-                carry += piece
+                carry += chunk
         if carry:
             yield carry, num_dropped_bytes
 
-    def _pieces_without_mark(self) -> Iterator[bytes]:
-        """Takes a byte order mark off the start, waiting for more only while a mark may still be coming."""
+    def _content_without_mark(self) -> Iterator[bytes]:
+        """Removes a byte order mark from the start; waits for more bytes only while they may complete a mark."""
         head = b""
-        for piece in self._pieces:
-            head += piece
+        for chunk in self._content:
+            head += chunk
             if head.startswith(_UTF16_MARKS):
                 raise UserError(
                     f"{self.path} is UTF-16 text; convert it to UTF-8, for instance with iconv -f UTF-16 -t UTF-8."
@@ -92,10 +92,10 @@ class LineReader:
                 break
         self.has_byte_order_mark = head.startswith(codecs.BOM_UTF8)
         yield head.removeprefix(codecs.BOM_UTF8)
-        yield from self._pieces
+        yield from self._content
 
     def _read_at_once(self, whole_lines: bytes) -> Lines | None:
-        """The fast way, or None if a line may be bad."""
+        """Returns the lines, or None if one of them may be bad; the fast path."""
         if b"\0" in whole_lines:
             return None
         try:
@@ -111,7 +111,7 @@ class LineReader:
         return Lines(texts)
 
     def _read_one_by_one(self, whole_lines: bytes, num_dropped_bytes: int) -> Lines:
-        """The exact way."""
+        """Decodes each line; the slow path, which finds the bad lines."""
         lines = Lines([])
         for content in _split(self._with_plain_ends(whole_lines), b"\n"):
             try:
@@ -123,7 +123,7 @@ class LineReader:
         return lines
 
     def _with_plain_ends(self, whole_lines: bytes) -> bytes:
-        # One byte is found ten times as fast as two.
+        # Searching for one byte is 10 times as fast as for two.
         if b"\r" not in whole_lines or b"\r\n" not in whole_lines:
             return whole_lines
         self.has_crlf = True
@@ -140,7 +140,7 @@ class LineReader:
 
 
 def _split(text: AnyStr, end: AnyStr) -> list[AnyStr]:
-    """The lines of a text, of which the last may lack its end."""
+    """Splits text into lines; the last one may lack its line end."""
     lines = text.split(end)
     if not lines[-1]:
         lines.pop()
@@ -148,7 +148,7 @@ def _split(text: AnyStr, end: AnyStr) -> list[AnyStr]:
 
 
 class TextFile:
-    """Reads one file line by line, where a bad line is an error at once."""
+    """Reads one file line by line; the first bad line is an error."""
 
     def __init__(self, path: Path, max_expansion: int = DEFAULT_MAX_EXPANSION) -> None:
         self.path = path
@@ -164,5 +164,5 @@ class TextFile:
                 yield text
 
     def notices(self) -> list[str]:
-        """What the user should know about the file, one sentence each."""
+        """Returns messages about the file for the user."""
         return self._reader.notices()

@@ -1,4 +1,4 @@
-"""Parquet: two columns of text, or a column "translation" with a field for each language. Needs pyarrow."""
+"""Reads Parquet: two columns of text, or a column "translation" with a field per language. Needs pyarrow."""
 
 import os
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ from dragoman.corpus.formats.records import (
     TRANSLATION_KEY,
     Languages,
     ask_for_languages,
+    assumed_languages,
     find_language,
-    tell_languages,
 )
 from dragoman.run.errors import UserError
 
@@ -50,7 +50,7 @@ class ParquetReader:
         self._add_bad_line, self._note_bytes = add_bad_line, note_bytes
         self._notices: list[str] = []
 
-    def pieces(self) -> Iterator[Block]:
+    def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad row between them."""
         pyarrow = _import_pyarrow()
         with open_seekable(self._path, self._max_expansion) as file:
@@ -58,16 +58,16 @@ class ParquetReader:
                 yield from self._read_rows(file)
             except (pyarrow.ArrowException, OSError) as problem:
                 detail = str(problem).splitlines()[0]
-                raise UserError(f"{self._path} is no Parquet file, or a damaged one: {detail}") from None
+                raise UserError(f"{self._path} is not a Parquet file, or it is damaged: {detail}") from None
 
     def notices(self) -> list[str]:
-        """What the user should know about the file, one sentence each."""
+        """Returns messages about the file for the user."""
         return self._notices
 
     def _read_rows(self, file: IO[bytes]) -> Iterator[Block]:
         from pyarrow import parquet
 
-        # Without pre-buffering, no more than the pages at hand stand in memory.
+        # Without pre-buffering, only the current pages are in memory.
         table = parquet.ParquetFile(file, pre_buffer=False)
         if table.metadata.num_rows == 0:
             raise UserError(f"{self._path} is empty: it has no rows.")
@@ -99,22 +99,22 @@ class ParquetReader:
         return (*parents, source), (*parents, target)
 
     def _find_languages(self, names: list[str]) -> Languages:
-        """The names that stand for the languages; two names without languages are taken in their order."""
+        """Returns the columns of the languages; if no languages are given, two columns are taken in their order."""
         if self._languages is None:
             if len(names) != 2:
                 raise ask_for_languages(self._path, names)
-            self._notices.append(tell_languages(self._path, (names[0], names[1])))
+            self._notices.append(assumed_languages(self._path, (names[0], names[1])))
             return names[0], names[1]
         source, target = (find_language(language, names) for language in self._languages)
         if source is None or target is None:
             raise UserError(
-                f"{self._path} has the columns {', '.join(names)}; name those with the text source and target, "
+                f"{self._path} has the columns {', '.join(names)}; name the two with the text source and target, "
                 f"or {self._languages[0]} and {self._languages[1]}."
             )
         return source, target
 
     def _check_size(self, metadata: Any, columns: tuple[ColumnPath, ColumnPath], num_file_bytes: int) -> None:
-        """Refuses a small file whose pages would unpack to a large one."""
+        """Refuses a small file whose pages would expand too much."""
         names = {".".join(column) for column in columns}
         num_bytes = sum(
             chunk.total_uncompressed_size
@@ -128,19 +128,19 @@ class ParquetReader:
     def _pairs(self, number: int, columns: tuple[ColumnPath, ColumnPath], batch: Any) -> Iterator[Block]:
         source_values, target_values = (_values(batch, column) for column in columns)
         source_name, target_name = (f"column '{'.'.join(column)}'" for column in columns)
-        piece = Block(number, [], [])
+        run = Block(number, [], [])
         for source_value, target_value in zip(source_values, target_values, strict=True):
             try:
                 source, target = _sentence(source_value, source_name), _sentence(target_value, target_name)
             except Unreadable as fault:
                 self._add_bad_line(self._path, number, fault)
-                yield piece
-                piece = Block(number + 1, [], [])
+                yield run
+                run = Block(number + 1, [], [])
             else:
-                piece.sources.append(source)
-                piece.targets.append(target)
+                run.sources.append(source)
+                run.targets.append(target)
             number += 1
-        yield piece
+        yield run
 
 
 def _import_pyarrow() -> Any:
@@ -158,7 +158,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _check_is_text(path: Path, schema: Any, column: ColumnPath) -> None:
-    """Refuses a column of another type: every row of it would be bad."""
+    """Refuses a column that does not hold text: every row of it would be bad."""
     from pyarrow import types
 
     kind = schema.field(column[0]).type
@@ -170,12 +170,12 @@ def _check_is_text(path: Path, schema: Any, column: ColumnPath) -> None:
 
 
 def _values(batch: Any, column: ColumnPath) -> list[bytes | None]:
-    """A column's values as bytes, because Parquet promises UTF-8 and nobody checks it."""
+    """Returns the values of a column as bytes, because Parquet promises UTF-8 but does not check it."""
     from pyarrow import large_binary, large_string
 
     values = batch.column(column[0])
     for name in column[1:]:
-        # A null pair has null texts, which `field` would not know of.
+        # A null pair has null texts, which `field` would ignore.
         (index,) = (i for i in range(values.type.num_fields) if values.type.field(i).name == name)
         values = values.flatten()[index]
     if not values.type.equals(large_string()):

@@ -1,4 +1,4 @@
-"""One pair per line: TSV and JSON lines."""
+"""Reads formats with one pair per line: TSV and JSON lines."""
 
 import json
 import re
@@ -20,17 +20,17 @@ from dragoman.corpus.formats.lines import LineReader, Lines
 from dragoman.run.errors import UserError
 
 Languages = tuple[str, str]
-"""Source and target."""
+"""Source and target language."""
 
 
 @lru_cache
 def primary_subtag(name: str) -> str:
-    """The language itself, without country or script: "en" of "en-US"."""
+    """Returns the language without country or script: "en" for "en-US"."""
     return re.split("[-_]", name, maxsplit=1)[0].lower()
 
 
 def find_language(language: str, names: Collection[str]) -> str | None:
-    """The name that stands for a language: written the same, else but for case, else with the same primary subtag."""
+    """Finds the name of a language: the same spelling, else another case, else the same primary subtag."""
     if language in names:
         return language
     same_letters = (name for name in names if name.lower() == language.lower())
@@ -39,7 +39,7 @@ def find_language(language: str, names: Collection[str]) -> str | None:
 
 
 def ask_for_languages(path: Path, names: Sequence[str]) -> UserError:
-    """The error for a file that does not itself say which two languages are meant."""
+    """Returns the error for a file that does not say which two of its languages to use."""
     listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
     return UserError(
         f"{path} does not say which of its languages ({listed}) is the source and which the target; "
@@ -47,29 +47,29 @@ def ask_for_languages(path: Path, names: Sequence[str]) -> UserError:
     )
 
 
-def tell_languages(path: Path, languages: Languages) -> str:
-    """The notice about languages that the user did not name."""
-    return f"{path}: {languages[0]} was taken for the source and {languages[1]} for the target, as the file has them."
+def assumed_languages(path: Path, languages: Languages) -> str:
+    """Returns the message about languages that the user did not give."""
+    return f"{path}: languages are not set, so {languages[0]} is used as the source and {languages[1]} as the target."
 
 
 MAX_RECORD_BYTES = 16 * MAX_LINE_BYTES
-"""Room for two sentences written with escapes (six bytes for a letter), and for other columns or keys."""
+"""Enough for two sentences written with escapes (six bytes per letter), and for other columns or keys."""
 
 Parse = Callable[[str], tuple[str, str] | None]
-"""The pair of a line, or None if the line is to be passed over; raises Unreadable."""
+"""Returns the pair of a line, or None to skip the line; raises Unreadable."""
 ParseAll = Callable[[list[str]], tuple[list[str], list[str]] | None]
-"""The fast way: the sources and targets of all lines, or None if they must be looked at one by one."""
+"""Returns the sources and targets of all lines, or None if they must be parsed one by one; the fast path."""
 
 
 def open_records(path: Path, max_expansion: int, note_bytes: NoteBytes) -> LineReader:
-    """A reader for a file of records."""
+    """Returns a reader for a file of records."""
     return LineReader(path, max_expansion, MAX_RECORD_BYTES, note_bytes)
 
 
 def read_records(
     reader: LineReader, parse: Parse, add_bad_line: AddBadLine, parse_all: ParseAll = lambda _: None
 ) -> Iterator[Block]:
-    """Yields runs of pairs without a bad or passed-over line between them."""
+    """Yields runs of pairs without a bad or skipped line between them."""
     first_number = 1
     for lines in reader.chunks():
         if not lines.faults and (sides := parse_all(lines.texts)):
@@ -82,7 +82,7 @@ def read_records(
 def _read_one_by_one(
     lines: Lines, first_number: int, parse: Parse, add_bad_line: Callable[[int, Unreadable], None]
 ) -> Iterator[Block]:
-    piece = Block(first_number, [], [])
+    run = Block(first_number, [], [])
     for number, text in enumerate(lines.texts, first_number):
         try:
             if lines.faults and number in lines.faults:
@@ -92,12 +92,12 @@ def _read_one_by_one(
             add_bad_line(number, fault)
             pair = None
         if pair is None:
-            yield piece
-            piece = Block(number + 1, [], [])
+            yield run
+            run = Block(number + 1, [], [])
         else:
-            piece.sources.append(pair[0])
-            piece.targets.append(pair[1])
-    yield piece
+            run.sources.append(pair[0])
+            run.targets.append(pair[1])
+    yield run
 
 
 class TsvReader:
@@ -111,16 +111,16 @@ class TsvReader:
         self._lines = open_records(path, max_expansion, note_bytes)
         self._columns = columns
         self._source_index, self._target_index = columns[0] - 1, columns[1] - 1
-        # Columns after the last one of interest need not be told apart.
+        # Columns after the last one that is needed are not split.
         self._max_splits = max(columns)
         self._add_bad_line = add_bad_line
 
-    def pieces(self) -> Iterator[Block]:
+    def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad line between them."""
         return read_records(self._lines, self._parse, self._add_bad_line, self._parse_all)
 
     def notices(self) -> list[str]:
-        """What the user should know about the file, one sentence each."""
+        """Returns messages about the file for the user."""
         return self._lines.notices()
 
     def _parse_all(self, lines: list[str]) -> tuple[list[str], list[str]] | None:
@@ -151,7 +151,7 @@ class TsvReader:
     def _too_few(self, num_columns: int) -> Unreadable:
         noun = "column" if num_columns == 1 else "columns"
         return Unreadable(
-            f"has {num_columns} {noun}, but columns {self._columns[0]} and {self._columns[1]} were asked for",
+            f"has {num_columns} {noun}, but columns {self._columns[0]} and {self._columns[1]} are needed",
             "correct or delete it, or say which columns hold the text",
         )
 
@@ -178,19 +178,19 @@ class JsonlReader:
         self._add_bad_line = add_bad_line
         self._notices: list[str] = []
 
-    def pieces(self) -> Iterator[Block]:
+    def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad or blank line between them."""
         return read_records(self._lines, self._parse, self._add_bad_line)
 
     def notices(self) -> list[str]:
-        """What the user should know about the file, one sentence each."""
+        """Returns messages about the file for the user."""
         return self._lines.notices() + self._notices
 
     def _parse(self, line: str) -> tuple[str, str] | None:
         if not line or line.isspace():
             return None
         source, target = self._sides(_load_object(line))
-        # Without escapes the text is as sound as its line.
+        # Without escapes the text has been checked with its line.
         if "\\" in line or len(line) > SAFE_CHARACTERS:
             return check_sentence(source), check_sentence(target)
         return source, target
@@ -208,10 +208,10 @@ class JsonlReader:
         return _text_in(translation, source), _text_in(translation, target)
 
     def _languages_of(self, translation: dict[str, Any]) -> Languages:
-        """The languages of the first record, if there are but two."""
+        """Returns the languages of the first record, if there are exactly two."""
         match list(translation):
             case [source, target]:
-                self._notices.append(tell_languages(self._lines.path, (source, target)))
+                self._notices.append(assumed_languages(self._lines.path, (source, target)))
                 return source, target
             case names:
                 raise ask_for_languages(self._lines.path, names)
@@ -225,9 +225,9 @@ def _load_object(line: str) -> dict[str, Any]:
     except ValueError as problem:  # a number too long to convert
         raise Unreadable(f"is not valid JSON: {problem}") from None
     except RecursionError:
-        raise Unreadable("is JSON nested too deep to be read") from None
+        raise Unreadable("is JSON that is nested too deeply") from None
     if not isinstance(record, dict):
-        raise Unreadable("is JSON, but no object in braces")
+        raise Unreadable("is JSON, but not an object in braces")
     return record
 
 

@@ -1,6 +1,6 @@
-"""TMX, the exchange format of translation memories: units in XML, read as a stream and never held as a tree.
+"""Reads TMX, the exchange format of translation memories: units in XML, read as a stream, not as a tree.
 
-Malformed XML ends the reading, because nothing after it can be trusted; a unit without one of the languages is bad.
+Malformed XML ends the reading, because what follows cannot be trusted; a unit without one of the languages is bad.
 """
 
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from dragoman.corpus.formats.compression import NoteBytes, read_content
 from dragoman.corpus.formats.records import (
     Languages,
     ask_for_languages,
+    assumed_languages,
     find_language,
     primary_subtag,
-    tell_languages,
 )
 from dragoman.run.errors import UserError
 
-# What stands in these is code of the format the text came from; <sub> is text inside such code.
+# These elements hold code of the format the text came from; <sub> is text inside such code.
 _NATIVE_CODE = frozenset({"bpt", "ept", "ph", "it", "ut", "sub"})
 _ALL_LANGUAGES = "*all*"
-# Expat holds a tag or comment until its end, and all elements that are open; no honest TMX comes near these.
+# Expat keeps a tag or comment in memory until its end, and all open elements; real TMX is far below these limits.
 _MAX_MARKUP_BYTES = 8 * 2**20
 _MAX_DEPTH = 100
 
 
 class _Segment:
-    """The text of a <seg>, of which no more is kept than is needed to see that it is too long."""
+    """The text of a <seg>, kept only up to the length where it is known to be too long."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -42,18 +42,18 @@ class _Segment:
     @property
     def text(self) -> str:
         if self._num_characters > MAX_LINE_BYTES:
-            raise Unreadable(f"has a segment of more than {MAX_LINE_BYTES:,} bytes, the most a sentence may have")
+            raise Unreadable(f"has a segment of more than {MAX_LINE_BYTES:,} bytes, the limit for a sentence")
         return check_sentence("".join(self._parts))
 
 
 @dataclass
 class _Unit:
-    """A <tu> while it is read."""
+    """A <tu> that is being read."""
 
     number: int
     line: int
     segments: dict[str, _Segment] = field(default_factory=dict)
-    """By language, as the file writes it."""
+    """Segments by language, as the file spells it."""
     skipped_entity: str | None = None
 
 
@@ -75,8 +75,8 @@ class TmxReader:
         self._add_bad_line, self._note_bytes = add_bad_line, note_bytes
         self._notices: list[str] = []
         self._header_language: str | None = None
-        # Those that were read to their end.
         self._num_units = 0
+        """Units that were read completely."""
         self._unit: _Unit | None = None
         self._language: str | None = None
         self._segment: _Segment | None = None
@@ -85,7 +85,7 @@ class TmxReader:
         self._finished = [Block(1, [], [])]
         self._parser = self._build_parser()
 
-    def pieces(self) -> Iterator[Block]:
+    def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad unit between them."""
         num_fed_bytes = 0
         for content in read_content(self._path, self._max_expansion, self._note_bytes):
@@ -100,11 +100,11 @@ class TmxReader:
             raise UserError(f"{self._path} is empty: it has no translation unit (<tu>).")
 
     def notices(self) -> list[str]:
-        """What the user should know about the file, one sentence each."""
+        """Returns messages about the file for the user."""
         return self._notices
 
     def _build_parser(self) -> expat.XMLParserType:
-        """A parser that loads nothing from elsewhere: without a handler, expat passes external entities over."""
+        """Returns a parser that loads no other files: without a handler, expat skips external entities."""
         parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._start_element
@@ -121,7 +121,7 @@ class TmxReader:
             message = expat.ErrorString(problem.code)
             raise UserError(
                 f"{self._path}, line {problem.lineno:,}, column {problem.offset + 1:,} is not well-formed XML "
-                f"({message}); correct the file or make it again."
+                f"({message}); correct the file or create it again."
             ) from None
 
     def _take_finished(self) -> Iterator[Block]:
@@ -199,7 +199,7 @@ class TmxReader:
             raise Unreadable(f'uses the entity "{unit.skipped_entity}", which the file does not declare')
         if self._languages is None:
             self._languages = self._languages_of(unit)
-            self._notices.append(tell_languages(self._path, self._languages))
+            self._notices.append(assumed_languages(self._path, self._languages))
         source, target = (self._segment_in(unit, language) for language in self._languages)
         return source.text, target.text
 
@@ -210,7 +210,7 @@ class TmxReader:
         return unit.segments[name]
 
     def _languages_of(self, unit: _Unit) -> Languages:
-        """Source is what the header says, or else what comes first; target is the other one in the unit."""
+        """Returns the source language of the header, or else the first one, and the other language of the unit."""
         names = list(unit.segments)
         if self._header_language in (None, _ALL_LANGUAGES):
             source = names[0] if names else None

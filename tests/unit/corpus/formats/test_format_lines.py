@@ -41,7 +41,7 @@ def open_plain(folder: Path, source: bytes, target: bytes, bad_lines: BadLines |
 
 
 @given(st.lists(LINES, min_size=1, max_size=5), st.booleans(), st.integers(1, 9))
-def test_lines_end_at_newlines_and_nowhere_else(
+def test_lines_end_only_at_newlines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], ends_with_newline: bool, chunk_bytes: int
 ) -> None:
     content = "\n".join(lines) + ("\n" if ends_with_newline or not lines[-1] else "")
@@ -60,7 +60,7 @@ def test_characters_that_splitlines_would_split_at_stay_inside(tmp_path: Path) -
     assert read_lines(tmp_path, f"{line}\nnext".encode()) == [line, "next"]
 
 
-def test_byte_order_mark_and_windows_line_ends_are_told(tmp_path: Path) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_reported(tmp_path: Path) -> None:
     (tmp_path / "my.de").write_bytes("\ufeffeins\r\nzwei\r\n\r\ndrei".encode())
     file = TextFile(tmp_path / "my.de")
     assert list(file) == ["eins", "zwei", "", "drei"]
@@ -99,7 +99,7 @@ def test_invalid_utf8_is_named_by_line_and_byte(
         assert part in message
 
 
-def test_mixed_encodings_are_told_from_another_encoding(tmp_path: Path) -> None:
+def test_mixed_encodings_differ_from_another_encoding(tmp_path: Path) -> None:
     contrast = "although lines before it are"
     assert contrast in read_failure(tmp_path, "ä\n".encode() + "ä\n".encode("latin-1"))
     assert contrast not in read_failure(tmp_path, b"a\n" + "ä\n".encode("latin-1"))
@@ -201,7 +201,7 @@ def test_bad_lines_are_found_in_any_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("num_source", "num_target"), [(3, 5), (5, 3), (1, 2), (2_000_000, 3)])
-def test_unequal_line_counts_are_told_with_both(tmp_path: Path, num_source: int, num_target: int) -> None:
+def test_unequal_line_counts_are_refused_with_both_numbers(tmp_path: Path, num_source: int, num_target: int) -> None:
     text = open_plain(tmp_path, b"x\n" * num_source, b"y\n" * num_target, BadLines(100))
     with pytest.raises(UserError) as failure:
         list(text.blocks())
@@ -226,7 +226,7 @@ def test_bad_line_on_either_side_skips_the_pair_and_ends_the_block(tmp_path: Pat
         ("my.de", 4),
         ("my.en", 5),
     ]
-    assert bad_lines.records[0].sentence == (
+    assert bad_lines.records[0].message == (
         f"{tmp_path / 'my.en'}, line 2: is not UTF-8 at byte offset 0 of the line (0xff)."
     )
     assert text.num_read == 6
@@ -240,7 +240,7 @@ def test_bad_line_is_an_error_if_not_allowed(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), st.integers(1, 7))
-def test_numbers_stay_true_wherever_lines_are_bad(
+def test_numbers_stay_correct_wherever_lines_are_bad(
     tmp_path_factory: pytest.TempPathFactory, are_bad: list[tuple[bool, bool]], chunk_bytes: int
 ) -> None:
     source = b"".join(b"\xff\n" if is_bad else b"%d\n" % number for number, (is_bad, _) in enumerate(are_bad, 1))
@@ -259,16 +259,16 @@ def test_numbers_stay_true_wherever_lines_are_bad(
     assert text.num_read == len(are_bad)
 
 
-def test_pieces_are_undone_and_told_for_each_side(tmp_path: Path) -> None:
+def test_subwords_are_joined_and_reported_for_each_side(tmp_path: Path) -> None:
     text = open_plain(tmp_path, "▁The ▁to ur\n\n".encode(), b"Die Rund@@ reise\n\n")
     assert list(text.blocks()) == [Block(1, ["The tour", ""], ["Die Rundreise", ""])]
     assert text.notices() == [
-        f"{tmp_path / 'my.en'} was cut into pieces by SentencePiece (▁); they were put together again.",
-        f"{tmp_path / 'my.de'} was cut into pieces by subword-nmt (@@); they were put together again.",
+        f"{tmp_path / 'my.en'} was split into subwords by SentencePiece (▁); they were joined again.",
+        f"{tmp_path / 'my.de'} was split into subwords by subword-nmt (@@); they were joined again.",
     ]
 
 
-def test_pieces_are_judged_by_more_than_a_block_that_a_bad_line_made_short(tmp_path: Path) -> None:
+def test_subwords_are_detected_from_more_than_one_short_block(tmp_path: Path) -> None:
     text = open_plain(tmp_path, "▁a b\n".encode() + b"\xff\nc d\n", b"A\nB\nC\n", BadLines(1))
     assert [block.sources for block in text.blocks()] == [["▁a b"], ["c d"]]
     assert text.notices() == []

@@ -1,4 +1,4 @@
-"""Parquet: which columns are read, which rows are bad, and files that are no Parquet."""
+"""Parquet: which columns are read, which rows are bad, and files that are not Parquet."""
 
 import sys
 from pathlib import Path
@@ -48,17 +48,17 @@ def test_columns_are_found(tmp_path: Path, columns: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("columns", [{"de": ["A"], "en": ["a"]}, {"translation": [{"de": "A", "en": "a"}]}])
-def test_two_columns_are_taken_in_their_order_and_told(tmp_path: Path, columns: dict[str, Any]) -> None:
+def test_two_columns_are_used_in_their_order_and_reported(tmp_path: Path, columns: dict[str, Any]) -> None:
     text = open_parquet(tmp_path / "a.parquet", columns, languages=None)
     assert list(text.blocks()) == [Block(1, ["A"], ["a"])]
-    assert "de was taken for the source and en for the target" in text.notices()[0]
+    assert "de is used as the source and en as the target" in text.notices()[0]
 
 
 @pytest.mark.parametrize(
     ("columns", "languages", "message"),
     [
         ({"en": ["a"], "de": ["A"], "fr": ["?"]}, None, "set languages"),
-        ({"a": ["a"], "b": ["A"]}, EN_DE, "has the columns a, b; name those"),
+        ({"a": ["a"], "b": ["A"]}, EN_DE, "has the columns a, b; name the two"),
         ({"source": [1], "target": ["A"]}, None, "column 'source' holds int64, not text"),
         ({"source": pa.array([], pa.string()), "target": pa.array([], pa.string())}, None, "has no rows"),
     ],
@@ -83,7 +83,7 @@ def test_bad_rows_are_skipped_with_their_reason(tmp_path: Path) -> None:
         (4, "has 65"),
         (5, "is not UTF-8 at byte offset 1 of the column 'target' (0xff)"),
     ]
-    assert bad_lines.records[0].sentence.startswith(f"{tmp_path / 'a.parquet'}, row 2: ")
+    assert bad_lines.records[0].message.startswith(f"{tmp_path / 'a.parquet'}, row 2: ")
     assert text.num_read == 6
 
 
@@ -106,7 +106,7 @@ def test_rows_of_many_batches_are_read_in_order(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.parquet").write_bytes(content)
     text = ParallelText(TextSettings(file=tmp_path / "a.parquet"), EN_DE, BadLines(9), 200)
-    with pytest.raises(UserError, match=r"a\.parquet is no Parquet file, or a damaged one"):
+    with pytest.raises(UserError, match=r"a\.parquet is not a Parquet file, or it is damaged"):
         list(text.blocks())
 
 
@@ -120,7 +120,7 @@ def test_damaged_pages_are_refused(tmp_path: Path) -> None:
         list(text.blocks())
 
 
-def test_table_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_that_expands_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "ALWAYS_ALLOWED_BYTES", 10)
     sentences = ["x" * 60_000 + str(number) for number in range(50)]
     text = open_parquet(tmp_path / "a.parquet", {"source": sentences, "target": sentences}, max_expansion=1)
@@ -128,7 +128,7 @@ def test_table_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: 
         list(text.blocks())
 
 
-def test_missing_library_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = open_parquet(tmp_path / "a.parquet", {"source": ["a"], "target": ["A"]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"Parquet needs pyarrow: pip install 'dragoman\[parquet\]'"):

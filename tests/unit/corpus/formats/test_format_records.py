@@ -52,12 +52,12 @@ def read_reason(path: Path, line: bytes | str, columns: tuple[int, int] = (1, 2)
         ("a.pq.gz", "parquet"),
     ],
 )
-def test_name_tells_the_format(name: str, expected: Format) -> None:
+def test_format_by_file_name(name: str, expected: Format) -> None:
     assert format_of(Path(name)) == expected
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz", "a.txt", "a.tsv.gz.gz", "tsv", ".tsv/a"])
-def test_name_that_tells_no_format_is_an_error(name: str) -> None:
+def test_unknown_file_name_ending_is_an_error(name: str) -> None:
     with pytest.raises(UserError, match="set format to"):
         ParallelText(TextSettings(file=Path(name)), None, BadLines(0), 200)
 
@@ -90,11 +90,11 @@ def test_columns_of_tsv_are_chosen(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("only", "has 1 column, but columns 1 and 3 were asked for"),
-        ("a\tb", "has 2 columns, but columns 1 and 3 were asked for"),
-        ("", "has 1 column, but columns 1 and 3 were asked for"),
+        ("only", "has 1 column, but columns 1 and 3 are needed"),
+        ("a\tb", "has 2 columns, but columns 1 and 3 are needed"),
+        ("", "has 1 column, but columns 1 and 3 are needed"),
         (b"a\tb\t\xe4", "is not UTF-8 at byte offset 4 of the line (0xe4)"),
-        (b"a\t\0\tb", "has a NUL byte (0x00) at byte offset 2, as damaged files and UTF-16 text have"),
+        (b"a\t\0\tb", "has a NUL byte (0x00) at byte offset 2, which is typical of damaged files and UTF-16 text"),
         ("a\tb\t" + "x" * 65_537, "has 65,537 bytes, more than the 65,536 a sentence may have"),
         ("ä" * 32_769 + "\tb\tc", "has 65,538 bytes, more than the 65,536 a sentence may have"),
         ("a\t" * 10**6, "has 2,000,000 bytes, more than the 1,048,576 a line may have"),
@@ -104,7 +104,7 @@ def test_bad_tsv_row_is_skipped_with_its_reason(tmp_path: Path, line: bytes | st
     assert read_reason(tmp_path / "a.tsv", line, columns=(1, 3)) == reason
 
 
-def test_long_columns_of_no_interest_do_no_harm(tmp_path: Path) -> None:
+def test_long_columns_that_are_not_used_do_no_harm(tmp_path: Path) -> None:
     text = open_text(tmp_path / "a.tsv", "a\t" + "x" * 100_000 + "\tA\n", columns=(1, 3))
     assert list(text.blocks()) == [Block(1, ["a"], ["A"])]
 
@@ -136,7 +136,7 @@ def test_shapes_of_json_records(tmp_path: Path, record: object) -> None:
     [
         ('{"source" "a"}', "is not valid JSON: Expecting ':' delimiter at character 11"),
         ("9" * 5000, "is not valid JSON: Exceeds the limit"),
-        ('["a", "A"]', "is JSON, but no object in braces"),
+        ('["a", "A"]', "is JSON, but not an object in braces"),
         ("{}", 'has neither "source" and "target", nor "src" and "tgt", nor "translation" with two texts'),
         ('{"source": "a", "tgt": "A"}', "has neither"),
         ('{"translation": "a"}', "has neither"),
@@ -145,7 +145,7 @@ def test_shapes_of_json_records(tmp_path: Path, record: object) -> None:
         (r'{"source": "a", "target": "b\ud800"}', r"has half a character (\ud800) at character offset 1"),
         (r'{"source": "a\u0000", "target": "A"}', "has a NUL character (U+0000) at character offset 1"),
         ('{"source": "a", "target": "' + "x" * 65_537 + '"}', "has 65,537 bytes, more than the 65,536 a sentence may"),
-        ("[" * 100_000, "is JSON nested too deep to be read"),
+        ("[" * 100_000, "is JSON that is nested too deeply"),
         (b'{"source": "\xe4"}', "is not UTF-8 at byte offset 12 of the line (0xe4)"),
         ("x" * 2**21, "has 2,097,152 bytes, more than the 1,048,576 a line may have"),
     ],
@@ -154,7 +154,7 @@ def test_bad_json_line_is_skipped_with_its_reason(tmp_path: Path, line: bytes | 
     assert read_reason(tmp_path / "a.jsonl", line).startswith(reason)
 
 
-def test_blank_json_lines_are_passed_over_but_numbered(tmp_path: Path) -> None:
+def test_blank_json_lines_are_skipped_but_numbered(tmp_path: Path) -> None:
     text = open_text(tmp_path / "a.jsonl", f"\n{GOOD}\n{GOOD}\n \t\n\n{GOOD}\n")
     assert list(text.blocks()) == [Block(2, ["a", "a"], ["A", "A"]), Block(6, ["a"], ["A"])]
     assert text.num_read == 3
@@ -171,12 +171,12 @@ def test_escapes_leave_the_longest_sentence_whole(tmp_path: Path) -> None:
     assert list(text.blocks()) == [Block(1, [sentence], [sentence])]
 
 
-def test_two_languages_of_the_first_record_are_taken_and_told(tmp_path: Path) -> None:
+def test_two_languages_of_the_first_record_are_used_and_reported(tmp_path: Path) -> None:
     lines = ['{"translation": {"de": "A", "en": "a"}}', '{"translation": {"en": "b", "de": "B"}}']
     text = open_text(tmp_path / "a.jsonl", "\n".join(lines))
     assert list(text.blocks()) == [Block(1, ["A", "B"], ["a", "b"])]
     assert text.notices() == [
-        f"{tmp_path / 'a.jsonl'}: de was taken for the source and en for the target, as the file has them."
+        f"{tmp_path / 'a.jsonl'}: languages are not set, so de is used as the source and en as the target."
     ]
 
 

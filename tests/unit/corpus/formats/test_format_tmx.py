@@ -69,13 +69,13 @@ def test_languages_are_matched_whatever_their_order_and_country(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("header_language", "expected"), [("de-DE", ("A", "a")), ("en", ("a", "A")), ("*all*", ("a", "A"))]
 )
-def test_languages_are_taken_from_the_file_and_told(
+def test_languages_of_the_file_are_used_and_reported(
     tmp_path: Path, header_language: str, expected: tuple[str, str]
 ) -> None:
     text = open_tmx(tmp_path, document(unit(("en", "a"), ("de", "A")), header_language), languages=None)
     assert list(text.blocks()) == [Block(1, [expected[0]], [expected[1]])]
     [notice] = text.notices()
-    assert "was taken for the source" in notice
+    assert "is used as the source" in notice
 
 
 def test_units_with_many_languages_ask_for_them(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_bad_units_are_skipped_with_their_line(tmp_path: Path) -> None:
     assert [(record.number, record.reason) for record in bad_lines.records] == [
         (2, "has no de (line 6)"),
         (3, "has 65,538 bytes, more than the 65,536 a sentence may have (line 7)"),
-        (4, "has a segment of more than 65,536 bytes, the most a sentence may have (line 8)"),
+        (4, "has a segment of more than 65,536 bytes, the limit for a sentence (line 8)"),
         (5, 'uses the entity "nbsp", which the file does not declare (line 9)'),
     ]
     assert text.num_read == 6

@@ -1,4 +1,4 @@
-"""Any pairs, written in any format and compression, come back as they were and with their numbers."""
+"""Pairs in any format and compression are read back unchanged and with their numbers; subwords are joined."""
 
 import bz2
 import gzip
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dragoman.corpus.formats import blocks as blocks_module
 from dragoman.corpus.formats.blocks import BadLines
-from dragoman.corpus.formats.reading import ParallelText
+from dragoman.corpus.formats.reading import ParallelText, detect_subwords, join_subwords
 from dragoman.corpus.settings import TextSettings
 
 Pairs = list[tuple[str, str]]
@@ -25,6 +25,7 @@ Pairs = list[tuple[str, str]]
 SENTENCES = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff\ufffe\uffff"), max_size=12
 )
+LINES = st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20), max_size=8)
 PAIRS = st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=12)
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "none": bytes,
@@ -77,7 +78,7 @@ def write(folder: Path, pairs: Pairs, kind: str, compress: Callable[[bytes], byt
 
 @pytest.mark.parametrize("kind", ["plain", *WRITERS])
 @given(pairs=PAIRS, compression=st.sampled_from(list(COMPRESS)), block_size=st.integers(1, 60))
-def test_pairs_come_back(
+def test_pairs_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, kind: str, pairs: Pairs, compression: str, block_size: int
 ) -> None:
     settings = write(tmp_path_factory.mktemp("text"), pairs, kind, COMPRESS[compression])
@@ -91,3 +92,48 @@ def test_pairs_come_back(
     assert numbers == list(range(1, len(pairs) + 1))
     assert text.num_read == len(pairs)
     assert text.notices() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "split", "whole"),
+    [
+        ("sentencepiece", "▁The ▁to ur", "The tour"),
+        ("sentencepiece", "▁ A ▁▁ b", "A  b"),
+        ("sentencepiece", "", ""),
+        ("subword-nmt", "un@@ related words", "unrelated words"),
+        ("subword-nmt", "cut off at the end@@", "cut off at the end"),
+        ("subword-nmt", "me@@example.org @@", "me@@example.org "),
+        ("none", "▁a b@@ c", "▁a b@@ c"),
+    ],
+)
+def test_subwords_are_joined(kind: str, split: str, whole: str) -> None:
+    assert join_subwords(kind, ["", split, split]) == ["", whole, whole]  # type: ignore[arg-type]
+
+
+@given(LINES)
+def test_text_split_by_sentencepiece_is_restored(lines: list[str]) -> None:
+    lines = [line.replace("▁", "") for line in lines]
+    split = [" ".join("▁" + line.replace(" ", "▁")) for line in lines]
+    assert join_subwords("sentencepiece", split) == lines
+
+
+@given(LINES, st.sampled_from(["sentencepiece", "subword-nmt"]))
+def test_joining_all_lines_at_once_equals_one_by_one(lines: list[str], kind: str) -> None:
+    one_by_one = [join_subwords(kind, [line])[0] for line in lines]  # type: ignore[arg-type]
+    assert join_subwords(kind, lines) == one_by_one  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (["▁a b", "", " ", "▁c"], "sentencepiece"),
+        (["▁a b", "c"], "none"),
+        (["", " "], "none"),
+        ([], "none"),
+        (["a@@ b", "c", "d", "e", "f"], "subword-nmt"),
+        (["a@@ b", "c", "d", "e", "f", "g"], "none"),
+        (["a@@b"], "none"),
+    ],
+)
+def test_subwords_are_detected(lines: list[str], kind: str) -> None:
+    assert detect_subwords(lines) == kind
