@@ -1,4 +1,4 @@
-"""Public corpora by name: recipes.toml says which, mtdata's index says where, and the files end up ready to prepare."""
+"""Downloads public corpora by name: recipes.toml lists their datasets, and mtdata's index has their addresses."""
 
 from dragoman.corpus.recipes.fetching import Part, get_recipe
 from dragoman.corpus.recipes.index import CorpusListing, Recipe, list_corpora, parse_languages

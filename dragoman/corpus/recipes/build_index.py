@@ -1,7 +1,7 @@
-"""Writes mtdata's index of parallel text as JSON lines. Run as a program of its own: python build_index.py OUT
+"""Writes mtdata's index of parallel text as JSON lines: python build_index.py OUT
 
-A process of its own, because importing mtdata's index writes and loads a pickle, runs any mtdata*.py of the current
-folder, and takes over logging. Imports nothing of dragoman, so that it starts from anywhere.
+Runs in its own process, because importing mtdata's index writes and loads a pickle, runs any mtdata*.py of the current
+folder, and changes logging. Imports nothing from dragoman, so that it starts in any folder.
 """
 
 import json
@@ -9,24 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# In the order in which mtdata's own parser looks for them in a file's ending.
+# In the order in which mtdata's parser looks for them in the ending of a file name.
 FORMATS = ("tsv", "csvwithheader", "raw", "txt", "tmx", "sgm", "wmt21xml", "hfds", "xlsx")
 
 
 def find_format(ending: str) -> str:
-    """The format that mtdata's parser would choose for an ending such as tsv.gz."""
+    """Returns the format that mtdata's parser would choose for an ending such as tsv.gz."""
     found = next((name for name in FORMATS if name in ending), ending)
     return "txt" if found == "raw" else found
 
 
 def describe(entry: Any) -> dict[str, Any]:
-    """One mtdata entry as plain values."""
+    """Returns one mtdata entry as plain values."""
     has_many_urls = not isinstance(entry.url, str)
     urls = list(entry.url) if has_many_urls else [entry.url]
     return {
         "id": str(entry.did),
         "urls": urls,
-        # As mtdata's cache calls them.
+        # The names in mtdata's cache.
         "filenames": [url.split("/")[-1] for url in urls] if has_many_urls else [entry.filename],
         "members": list(entry.in_paths or ()),
         "format": find_format(entry.in_ext or entry.ext),
@@ -35,7 +35,7 @@ def describe(entry: Any) -> dict[str, Any]:
 
 
 def main(out: Path) -> None:
-    """Writes the language codes on the first line, then one dataset a line."""
+    """Writes the language codes on the first line, then one dataset per line."""
     from mtdata.index import INDEX
     from mtdata.iso.iso639_1 import ISO693_1_to_3
 

@@ -1,6 +1,6 @@
-"""Downloads into mtdata's cache, which mtdata itself could then use: continued after a cut, and complete or absent.
+"""Downloads files into mtdata's cache, continues interrupted downloads, and leaves only complete files there.
 
-mtdata's own downloader starts over after a cut, and where a host's certificate is wrong it goes on without checking it.
+mtdata's own downloader starts again after an interruption, and ignores a wrong certificate of a host.
 """
 
 import fcntl
@@ -27,29 +27,29 @@ _NOT_SATISFIABLE = 416
 
 
 def cached_path(cache: Path, url: str, filename: str) -> Path:
-    """Where mtdata keeps a download."""
+    """Path of a download in mtdata's cache."""
     digest = hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()
     return cache / (urlsplit(url).hostname or "nohost") / digest[:4] / digest[4:] / Path(filename).name
 
 
 def _valid_mark(path: Path) -> Path:
-    """The empty file by which mtdata knows that a download is complete."""
+    """Path of the empty file that marks a download as complete for mtdata."""
     return path.with_name(f"{path.name}._valid")
 
 
 def is_cached(path: Path) -> bool:
-    """Whether a download is there and complete."""
+    """Whether a download exists and is complete."""
     return path.exists() and _valid_mark(path).exists()
 
 
 def forget(path: Path) -> None:
-    """Removes a download that turned out to be damaged, so that it is fetched anew."""
+    """Removes a damaged download, so that it is downloaded again."""
     _valid_mark(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
 
 
 def download(url: str, path: Path, show: Show) -> None:
-    """Makes `path` a complete copy of what is behind `url`; what an earlier attempt left is continued."""
+    """Downloads `url` to `path`, and continues what an earlier attempt left."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise UserError(f"{url} is not a web address.")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,17 +65,17 @@ def download(url: str, path: Path, show: Show) -> None:
 
 @contextmanager
 def _hold(path: Path) -> Iterator[None]:
-    """Keeps other processes, mtdata's too, from writing the same download."""
+    """Keeps other processes, also those of mtdata, from writing the same download."""
     with path.with_name(f"{path.name}._lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{path} is being downloaded by another process; wait for that one.") from None
+            raise UserError(f"{path} is being downloaded by another process; wait until it has finished.") from None
         yield
 
 
 class _Partial:
-    """The beginning of a download, and notes on which version of the remote file it is the beginning of."""
+    """The first part of a download, and notes about the version of the remote file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(f"{path.name}.partial")
@@ -86,11 +86,11 @@ class _Partial:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def read_notes(self) -> tuple[str | None, int | None]:
-        """(mark of the version, full length), each if known."""
+        """Returns the version and the full length, each None if unknown."""
         try:
             notes = read_json(self.notes)
             return notes["version"], notes["num_bytes"]
-        except (OSError, ValueError, KeyError, TypeError):  # without notes that can be read, it starts over
+        except (OSError, ValueError, KeyError, TypeError):  # without readable notes, the download starts again
             return None, None
 
     def start_over(self, version: str | None, num_bytes: int | None) -> None:
@@ -99,7 +99,7 @@ class _Partial:
 
 
 def _attempt_until_complete(url: str, partial: _Partial, show: Show) -> None:
-    """Connects again after a cut, as long as each connection brings something."""
+    """Connects again after an interruption, as long as each connection transfers something."""
     for _ in range(NUM_ATTEMPTS):
         num_bytes_before = partial.num_bytes
         try:
@@ -123,13 +123,13 @@ def _in_words(problem: Exception) -> str:
 
 
 def _continue(url: str, partial: _Partial, show: Show) -> None:
-    """One connection: asks for what is missing and appends it; ConnectionError if it ends early."""
+    """Requests the missing bytes over one connection and appends them; ConnectionError if it ends early."""
     version, num_bytes_total = partial.read_notes()
     if num_bytes_total is not None and partial.num_bytes == num_bytes_total:
         return
     headers = dict(_HEADERS)
     if version is not None and partial.num_bytes > 0:
-        # If-Range: a file that has changed meanwhile is sent from its beginning, not glued to the old one.
+        # If-Range: a file that has changed is sent from its beginning, so that it is not appended to the old one.
         headers |= {"Range": f"bytes={partial.num_bytes}-", "If-Range": version}
     request = Request(url, headers=headers)  # noqa: S310  (the scheme was checked by `download`)
     with urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
@@ -140,13 +140,13 @@ def _continue(url: str, partial: _Partial, show: Show) -> None:
 
 
 def _begin(response: HTTPResponse, partial: _Partial) -> int | None:
-    """Keeps what is there if the response continues it, else starts over; gives the full length if it is told."""
+    """Keeps the first part if the response continues it, else starts again; returns the full length if known."""
     if response.status == 206:
         first, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
         if first.partition("-")[0] == str(partial.num_bytes) and total.isdigit():
             return int(total)
         partial.start_over(None, None)
-        raise ConnectionError("the host continued at another place than asked")
+        raise ConnectionError("the host continued at a wrong position")
     length = response.headers.get("Content-Length")
     num_bytes_total = int(length) if length is not None else None
     partial.start_over(_version(response), num_bytes_total)
@@ -154,7 +154,7 @@ def _begin(response: HTTPResponse, partial: _Partial) -> int | None:
 
 
 def _version(response: HTTPResponse) -> str | None:
-    """What tells one version of the remote file from another; weak tags may not be used for ranges (RFC 9110)."""
+    """Returns what identifies the version of the remote file; weak tags may not be used for ranges (RFC 9110)."""
     tag = response.headers.get("ETag")
     if tag is not None and not tag.startswith("W/"):
         return tag

@@ -1,6 +1,6 @@
-"""`dragoman data get`: downloads a recipe's datasets, writes them as plain text, and a config that prepares them.
+"""Runs `dragoman data get`: downloads the datasets of a recipe, and writes plain text and a config that prepares it.
 
-DIR/recipe.json grows by one part at a time, so an interrupted get goes on where it stopped.
+DIR/recipe.json is written after each part, so an interrupted command continues where it stopped.
 """
 
 import re
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file as it was when it was written; `name` is a file name, or the URL of a download."""
+    """Size and checksum of a file when it was written; `name` is a file name, or the URL of a download."""
 
     name: str
     num_bytes: int
@@ -45,14 +45,14 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Part:
-    """One dataset of a recipe, fetched."""
+    """One downloaded dataset of a recipe."""
 
     part: str
     """train, dev or test."""
     dataset: str
     """Its id in mtdata."""
     name: str
-    """What prepare.toml calls it."""
+    """Its name in prepare.toml."""
     texts: tuple[tuple[str, ...], ...]
     """File names: (source, target), or single files that hold both sides."""
     num_pairs: int | None
@@ -70,12 +70,12 @@ def get_recipe(
     languages: LanguagePair | None = None,
     index: Index | None = None,
 ) -> list[Part]:
-    """Fetches a recipe, or one mtdata dataset by its id, into a folder; with `languages`, in the direction they say."""
+    """Downloads a recipe, or one mtdata dataset by its id, into a folder; `languages` sets the direction."""
     index = index or load_index(say)
     recipe = find_recipe(name, index)
     pair = _choose_direction(recipe, languages, index)
     datasets = [(part, _find_dataset(dataset_id, pair, index)) for part, dataset_id in recipe.dataset_ids]
-    with _failed_writes_are_told(out):
+    with _write_errors_as_user_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         fetch = _Fetch(recipe, pair, out, index, say, progress)
         say(f"Downloads are kept in {cache_folder()} (set MTDATA to change that).")
@@ -85,13 +85,13 @@ def get_recipe(
 
 
 @contextmanager
-def _failed_writes_are_told(out: Path) -> Iterator[None]:
+def _write_errors_as_user_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
         raise UserError(
             f"{problem.filename or out} cannot be written: {problem.strerror}. "
-            "Mend that or choose another folder; running the same command again continues."
+            "Fix that or choose another folder; then run the same command again to continue."
         ) from None
 
 
@@ -100,24 +100,24 @@ def _choose_direction(recipe: Recipe, languages: LanguagePair | None, index: Ind
     if languages is None:
         return own
     if {index.primary_code(tag) for tag in languages} != {index.primary_code(tag) for tag in own}:
-        raise UsageError(f"{recipe.name} is for {recipe.languages} (either way round), not {'-'.join(languages)}.")
+        raise UsageError(f"{recipe.name} is for {recipe.languages} (in either direction), not {'-'.join(languages)}.")
     return index.short_code(languages[0]), index.short_code(languages[1])
 
 
 def _find_dataset(dataset_id: str, languages: LanguagePair, index: Index) -> Dataset:
     dataset = index.find(dataset_id)
     if dataset is None:
-        raise UserError(f"mtdata {version('mtdata')} does not know {dataset_id}; install another version of mtdata.")
+        raise UserError(f"mtdata {version('mtdata')} does not have {dataset_id}; install another version of mtdata.")
     if not dataset.is_readable:
         raise UserError(
-            f"{dataset_id} comes in a form that cannot be fetched here ({dataset.format}); "
+            f"{dataset_id} has a format that dragoman cannot read ({dataset.format}); for other datasets, "
             f"see: dragoman data list --languages {'-'.join(languages)}"
         )
     return dataset
 
 
 class _Fetch:
-    """One recipe on its way into one folder, and the record of what is there already."""
+    """Downloads one recipe into one folder, and records what is already there."""
 
     def __init__(
         self, recipe: Recipe, languages: LanguagePair, out: Path, index: Index, say: Say, progress: Show
@@ -128,22 +128,22 @@ class _Fetch:
         self._parts = _read_record(self._record_path, self._header)
 
     def get_part(self, part: str, dataset: Dataset) -> Part:
-        """The part as it is in the folder, or else fetched."""
+        """Returns the part if it is in the folder, else downloads it."""
         known = self._parts.get((part, dataset.id))
         if known is not None and _is_intact(known, self.out):
-            self.say(f"{dataset.id} is there already.")
+            self.say(f"{dataset.id} is already there.")
             return known
         if known is not None:
-            self.say(f"Files of {dataset.id} were changed or removed since they were written; writing them again.")
+            self.say(f"Files of {dataset.id} were changed or removed; they are written again.")
         fetched = self._fetch(part, dataset)
         self._parts[part, dataset.id] = fetched
         write_json(self._record_path, self._header | {"parts": [asdict(part) for part in self._parts.values()]})
-        self._tell(fetched)
+        self._report(fetched)
         return fetched
 
     def _fetch(self, part: str, dataset: Dataset) -> Part:
         downloads = list(self._download(dataset))
-        # The two languages are the same in all of a recipe, so the id without them tells datasets apart.
+        # All datasets of a recipe have the same two languages, so their ids differ without them too.
         name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(dataset.id.split("-")[:-2]))
         source, target = (self.out / f"{part}.{name}.{language}" for language in self.languages)
         is_reversed = self.index.primary_code(dataset.languages[0]) != self.index.primary_code(self.languages[0])
@@ -154,8 +154,8 @@ class _Fetch:
             for path in downloads:
                 forget(path)
             raise UserError(
-                f"{dataset.id}: what came from {' and '.join(dataset.urls)} is damaged: {problem}. "
-                "It was removed; run the same command again to download it anew."
+                f"{dataset.id}: the download from {' and '.join(dataset.urls)} is damaged: {problem}. "
+                "It was removed; run the same command again to download it again."
             ) from None
         if dataset.format != "tmx":
             extracted.texts = [(source, target)]
@@ -172,13 +172,13 @@ class _Fetch:
                     raise UserError(f"{dataset.id}: {problem}") from None
             yield path
 
-    def _tell(self, part: Part) -> None:
-        amount = f"{part.num_pairs:,} pairs" if part.num_pairs is not None else "read by dragoman prepare"
+    def _report(self, part: Part) -> None:
+        amount = f"{part.num_pairs:,} pairs" if part.num_pairs is not None else "to be counted by dragoman prepare"
         self.say(f"{part.part}: {part.dataset}, {amount}")
         if part.num_repaired_lines:
-            self.say(f"{part.num_repaired_lines:,} lines of it are not UTF-8; U+FFFD stands for what is unreadable.")
+            self.say(f"{part.num_repaired_lines:,} of its lines are not UTF-8; U+FFFD replaces the wrong bytes.")
         if part.num_skipped_rows:
-            self.say(f"{part.num_skipped_rows:,} rows of it lack a side and were left out.")
+            self.say(f"{part.num_skipped_rows:,} of its rows lack a side and were left out.")
 
 
 def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], extracted: Extracted) -> Part:
@@ -200,7 +200,7 @@ def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], ext
 
 
 def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], Part]:
-    """The parts that an earlier get left; a folder of another recipe is refused."""
+    """Reads the parts that an earlier run left; a folder of another recipe is refused."""
     if not path.exists():
         return {}
     try:
@@ -208,7 +208,7 @@ def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], Pa
         name, languages = record["name"], record["languages"]
         parts = [_parse_part(values) for values in record["parts"]]
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not a record that dragoman wrote; remove it or choose another folder.") from None
+        raise UserError(f"{path} was not written by dragoman; remove it or choose another folder.") from None
     if (name, languages) != (header["name"], header["languages"]):
         raise UserError(f"{path.parent} holds {name} ({languages}); choose another folder.")
     return {(part.part, part.dataset): part for part in parts}
@@ -228,11 +228,11 @@ def _is_as_recorded(path: Path, record: FileRecord) -> bool:
 
 
 def _write_config(recipe: Recipe, languages: LanguagePair, parts: list[Part], out: Path) -> None:
-    """Writes prepare.toml, unless it is there: it may have been edited since."""
+    """Writes prepare.toml, unless it exists: it may have been edited."""
     path = out / CONFIG_NAME
     if path.exists():
         return
-    blocks = [f"# {recipe.name}, fetched by dragoman. Paths are relative to this file.\n"]
+    blocks = [f"# {recipe.name}, downloaded by dragoman. Paths are relative to this file.\n"]
     blocks.append(dump_toml({"prepare": {"languages": "-".join(languages)}}))
     for part in parts:
         for files in part.texts:

@@ -1,4 +1,4 @@
-"""Which datasets a recipe names, and where mtdata's index says they are."""
+"""Recipes, and mtdata's index of datasets and their addresses."""
 
 import json
 import os
@@ -23,37 +23,37 @@ LanguagePair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Parallel text as mtdata describes it: what to download and what to take out of it."""
+    """Parallel text as mtdata describes it: what to download and which files of it to use."""
 
     id: str
     urls: tuple[str, ...]
     filenames: tuple[str, ...]
-    """Of the downloads in the cache, one for each URL."""
+    """Names of the downloads in the cache, one for each URL."""
     members: tuple[str, ...]
     """Files inside the archive, as patterns; none if the download is the text itself."""
     format: str
     columns: tuple[int, ...]
-    """TSV: which columns hold the two languages, counted from 0."""
+    """TSV: the columns of the two languages, counted from 0."""
 
     @property
     def languages(self) -> LanguagePair:
-        """Its two tags in the order of its files, e.g. ("deu", "eng_GB")."""
+        """Its two language tags in the order of its files, e.g. ("deu", "eng_GB")."""
         first, second = self.id.split("-")[-2:]
         return first, second
 
     @property
     def is_readable(self) -> bool:
-        """Whether we can make plain text of it."""
+        """Whether it can be converted to plain text."""
         if self.format not in READABLE_FORMATS:
             return False
         num_texts = len(self.members) or len(self.urls)
-        # With the same file for both languages (as mtdata 0.5.1 has it for flores101) there is no translation in it.
+        # mtdata 0.5.1 names the same file for both languages of flores101, which then has no translation.
         is_two_texts = num_texts == 2 and len(set(self.members or self.urls)) == 2
         return is_two_texts if self.format in ("txt", "sgm") else len(self.urls) == 1
 
 
 def cache_folder() -> Path:
-    """Where mtdata keeps its downloads, and so do we: $MTDATA, else ~/.mtdata."""
+    """Folder of the downloads, which mtdata uses too: $MTDATA, else ~/.mtdata."""
     return Path(os.environ.get("MTDATA", "~/.mtdata")).expanduser()
 
 
@@ -74,28 +74,28 @@ class Index:
         return {three: two for two, three in self._three_letters.items()}
 
     def find(self, dataset_id: str) -> Dataset | None:
-        """The dataset with this id."""
+        """Returns the dataset with this id."""
         return next(self._datasets(f'"id": "{dataset_id}"'), None)
 
     def for_languages(self, languages: LanguagePair) -> Iterator[Dataset]:
-        """Datasets in both languages, in either direction and of any region or script."""
+        """Yields datasets in both languages, in either direction and of any region or script."""
         wanted = {self.primary_code(tag) for tag in languages}
         for dataset in self._datasets(*(f"-{code}" for code in wanted)):
             if {self.primary_code(tag) for tag in dataset.languages} == wanted:
                 yield dataset
 
     def primary_code(self, tag: str) -> str:
-        """The language of a tag, in three letters: deu for de, deu, de-AT and deu_Latn."""
+        """Returns the language of a tag in three letters: deu for de, deu, de-AT and deu_Latn."""
         code = tag.replace("-", "_").split("_")[0].lower()
         return self._three_letters.get(code, code)
 
     def short_code(self, tag: str) -> str:
-        """The language of a tag as people write it: in two letters where there are two."""
+        """Returns the language of a tag in two letters if there is such a code, else in three."""
         code = self.primary_code(tag)
         return self._two_letters.get(code, code)
 
     def _datasets(self, *parts: str) -> Iterator[Dataset]:
-        """Datasets whose line holds all parts; looking before parsing makes 280,000 lines a matter of a second."""
+        """Yields datasets whose line has all these parts; searched before parsing, 280,000 lines take a second."""
         with self.path.open(encoding="utf-8") as file:
             file.readline()
             for line in file:
@@ -104,15 +104,15 @@ class Index:
 
 
 def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """The same values with tuples for lists, as frozen dataclasses want them."""
+    """Converts lists to tuples, as frozen dataclasses need them."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def load_index(say: Callable[[str], None]) -> Index:
-    """The index of the installed mtdata; the first time it is made, which takes half a minute."""
+    """Returns the index of the installed mtdata; the first call builds it, which takes half a minute."""
     path = cache_folder() / f"dragoman-index-1-of-mtdata-{version('mtdata')}.jsonl"
     if not path.exists():
-        say(f"Making an index of mtdata's datasets in {path.parent}; this happens once and takes half a minute.")
+        say(f"Building an index of mtdata's datasets in {path.parent}; this is done once and takes half a minute.")
         _build_index(path)
     return Index(path)
 
@@ -133,7 +133,7 @@ def _build_index(path: Path) -> None:
 
 
 def _run_builder(out: Path) -> None:
-    """Runs build_index.py in an empty folder that is also mtdata's cache: its pickle is made new and not kept."""
+    """Runs build_index.py in an empty folder that is also mtdata's cache, so that its pickle is new and not kept."""
     program = Path(__file__).with_name("build_index.py")
     done = subprocess.run(
         [sys.executable, "-P", str(program), str(out)],
@@ -145,11 +145,11 @@ def _run_builder(out: Path) -> None:
     )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"mtdata's index could not be made: {reason}")
+        raise UserError(f"mtdata's index could not be built: {reason}")
 
 
 def parse_languages(text: str) -> LanguagePair:
-    """Two language codes out of "en-de"."""
+    """Parses two language codes, e.g. "en-de"."""
     codes = text.split("-")
     if len(codes) != 2 or not all(code.replace("_", "").isalnum() for code in codes):
         raise UsageError(f"Languages are given as source-target, e.g. en-de, not {text!r}.")
@@ -158,36 +158,36 @@ def parse_languages(text: str) -> LanguagePair:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A corpus with a name: which datasets to train on, judge by, and test with."""
+    """A named corpus: the datasets for training, dev and test."""
 
     name: str
     about: str
     languages: str
     """Source and target, e.g. en-de."""
     train: tuple[str, ...]
-    """Ids of mtdata; so are dev and test."""
+    """Ids of mtdata, as in dev and test."""
     dev: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     num_pairs: int | None = None
-    """Of the training text, about."""
+    """Pairs of the training text, rounded."""
 
     @property
     def dataset_ids(self) -> list[tuple[str, str]]:
-        """(part, id) of all datasets in it; part is train, dev or test."""
+        """(part, id) of all its datasets; part is train, dev or test."""
         parts = {"train": self.train, "dev": self.dev, "test": self.test}
         return [(part, dataset_id) for part, ids in parts.items() for dataset_id in ids]
 
 
 @dataclass(frozen=True)
 class CorpusListing:
-    """What can be fetched by name."""
+    """The corpora that can be downloaded by name."""
 
     recipes: tuple[Recipe, ...]
     datasets: tuple[str, ...] | None
-    """Ids of all of mtdata's datasets for the languages asked for; None if none were."""
+    """Ids of all datasets of mtdata for the given languages; None if no languages were given."""
 
     def lines(self) -> list[str]:
-        """The listing for a terminal."""
+        """Returns the list for the terminal."""
         width = max((len(recipe.name) for recipe in self.recipes), default=0)
         lines = ["Recipes (dragoman data get NAME --out DIR):"]
         for recipe in self.recipes:
@@ -195,7 +195,7 @@ class CorpusListing:
             lines.append(f"  {recipe.name:<{width}}  {recipe.languages}  {size}{recipe.about}")
         if self.datasets is not None:
             lines += [
-                f"{len(self.datasets):,} datasets of mtdata, to be got by name too:",
+                f"{len(self.datasets):,} datasets of mtdata, which can be downloaded by name too:",
                 *map("  {}".format, self.datasets),
             ]
         return lines
@@ -203,7 +203,7 @@ class CorpusListing:
 
 @cache
 def load_recipes() -> dict[str, Recipe]:
-    """All recipes by name, as in recipes.toml."""
+    """Returns all recipes of recipes.toml by name."""
     text = files("dragoman.corpus.recipes").joinpath("recipes.toml").read_text(encoding="utf-8")
     return {name: Recipe(name, **with_tuples(table)) for name, table in tomllib.loads(text).items()}
 
@@ -211,7 +211,7 @@ def load_recipes() -> dict[str, Recipe]:
 def list_corpora(
     languages: LanguagePair | None = None, say: Callable[[str], None] = lambda _: None, index: Index | None = None
 ) -> CorpusListing:
-    """All recipes; or, for two languages (en or eng, either way round), the recipes and mtdata's datasets for them."""
+    """Lists all recipes; or, for two languages (en or eng, in either order), the recipes and datasets for them."""
     recipes = tuple(load_recipes().values())
     if languages is None:
         return CorpusListing(recipes, None)
@@ -225,7 +225,7 @@ def list_corpora(
 
 
 def find_recipe(name: str, index: Index) -> Recipe:
-    """The recipe of this name, or one made of the mtdata dataset with this id."""
+    """Returns the recipe with this name, or a recipe of the mtdata dataset with this id."""
     if name in load_recipes():
         return load_recipes()[name]
     dataset = index.find(name)

@@ -1,4 +1,4 @@
-"""Recipes, the index, and making plain text of archives, without any network."""
+"""Recipes, the index, and extracting plain text from archives, without a network."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def test_a_recipe_is_for_the_languages_of_its_datasets(recipe):
     assert len({dataset_id.rsplit("-", 2)[0] for dataset_id in ids}) == len(ids)
 
 
-def test_the_benchmark_of_the_field_is_complete():
+def test_the_wmt16_benchmark_is_complete():
     parts = [part for part, _ in load_recipes()["wmt16-en-de"].dataset_ids]
     assert parts == ["train", "train", "train", "dev", "test"]
 
@@ -59,13 +59,13 @@ def test_all_recipes_are_listed_without_an_index():
 
 
 @pytest.mark.parametrize("languages", [("en", "de"), ("deu", "eng"), ("DE", "eng_US")])
-def test_languages_in_two_or_three_letters_either_way_round(index: Index, languages: tuple[str, str]):
+def test_languages_in_two_or_three_letters_in_either_order(index: Index, languages: tuple[str, str]):
     listing = list_corpora(languages, index=index)
     assert {recipe.languages for recipe in listing.recipes} == {"en-de"}
     assert listing.datasets == ("OPUS-a-1-deu-eng", "OPUS-b-1-eng-deu_AT", "OPUS-d-1-eng_GB-deu")
 
 
-def test_languages_nobody_has(index: Index):
+def test_languages_without_datasets(index: Index):
     listing = list_corpora(("tlh", "en"), index=index)
     assert listing.recipes == ()
     assert listing.datasets == ()
@@ -77,18 +77,18 @@ def test_a_dataset_of_mtdata_is_a_recipe_of_its_own(index: Index):
 
 
 @pytest.mark.parametrize(("name", "hint"), [("wmt16-de-en", "'wmt16-en-de'"), ("OPUS-a-1", "dragoman data list")])
-def test_an_unknown_name_is_told_with_a_near_one(index: Index, name: str, hint: str):
+def test_an_unknown_name_is_refused_with_a_similar_one(index: Index, name: str, hint: str):
     with pytest.raises(UsageError, match=re.escape(hint)):
         find_recipe(name, index)
 
 
 @pytest.mark.parametrize("text", ["en", "en-de-fr", "-de", "", "en de", "../x-de"])
-def test_what_is_no_pair_of_languages(text: str):
+def test_wrong_language_pairs_are_refused(text: str):
     with pytest.raises(UsageError, match="source-target"):
         parse_languages(text)
 
 
-def test_what_cannot_be_made_plain_text_is_known_beforehand():
+def test_unreadable_datasets_are_known_before_download():
     assert make_dataset().is_readable
     assert not make_dataset(members=("zul.dev", "zul.dev")).is_readable
     assert not make_dataset(kind="wmt21xml").is_readable
@@ -104,12 +104,12 @@ def test_formats_are_those_of_mtdatas_parser(ending: str, expected: str):
     assert find_format(ending) == expected
 
 
-def test_downloads_lie_where_mtdata_looks_for_them(tmp_path: Path):
+def test_downloads_are_where_mtdata_looks_for_them(tmp_path: Path):
     path = cached_path(tmp_path, "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz", "../e.tgz")
     assert path == tmp_path / "www.statmt.org" / "eb27" / "2ee4f81686ec67702bca1569e533" / "e.tgz"
 
 
-def test_only_the_web_is_asked(tmp_path: Path):
+def test_only_web_addresses_are_downloaded(tmp_path: Path):
     with pytest.raises(UserError, match="not a web address"):
         download("file:///etc/passwd", tmp_path / "x", lambda *_: None)
 
@@ -120,14 +120,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_extract(folder: Path, dataset: Dataset, content: bytes, name: str = "download") -> tuple[str, str]:
-    """What the two sides hold after extracting a download with this content."""
+    """Returns the two sides after extracting a download with this content."""
     path, sides = folder / name, (folder / "out.de", folder / "out.en")
     path.write_bytes(content)
     extract(dataset, [path], sides, folder / "out.tmx")
     return sides[0].read_bytes().decode(), sides[1].read_bytes().decode()
 
 
-# Everything a line may hold; lines end at "\n" and nowhere else.
+# Everything a line may hold; lines end only at "\n".
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\n\t"), max_size=20).map(str.strip)
 
@@ -137,7 +137,7 @@ def joined(lines: list[str]) -> str:
 
 
 @given(pairs=st.lists(st.tuples(LINES, LINES), min_size=1, max_size=20), pack=st.sampled_from([pack_tgz, pack_zip]))
-def test_any_text_comes_out_of_an_archive_as_it_went_in(folder: Path, pairs: list[tuple[str, str]], pack):
+def test_any_text_is_extracted_unchanged(folder: Path, pairs: list[tuple[str, str]], pack):
     first, second = (joined(list(side)) for side in zip(*pairs, strict=True))
     # The second side first: archives have their own order.
     content = pack({"a.en": second.encode(), "README": b"?", "a.de": first.encode()})
@@ -177,7 +177,7 @@ def test_any_bytes_are_an_archive_or_damaged(folder: Path, content: bytes, start
 
 
 @given(kept=st.integers(0, 10_000), pack=st.sampled_from([pack_tgz, pack_zip]))
-def test_no_part_of_an_archive_passes_for_the_whole(folder: Path, kept: int, pack):
+def test_a_truncated_archive_is_damaged(folder: Path, kept: int, pack):
     lines = joined([f"line {number * 7919 % 1000}" for number in range(200)]).encode()
     content = pack({"a.de": lines, "a.en": lines})
     with pytest.raises(DamagedError):
@@ -185,7 +185,7 @@ def test_no_part_of_an_archive_passes_for_the_whole(folder: Path, kept: int, pac
 
 
 @pytest.mark.parametrize("pack", [pack_tgz, pack_zip])
-def test_an_archive_may_not_grow_beyond_measure(folder: Path, pack, monkeypatch: pytest.MonkeyPatch):
+def test_an_archive_that_expands_too_much_is_refused(folder: Path, pack, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compression, "ALWAYS_ALLOWED_BYTES", 2**20)
     bomb = b"x\n" * 2_000_000
     with pytest.raises(DamagedError, match="holds more than 1 MiB once decompressed"):
@@ -208,7 +208,7 @@ def test_a_line_without_end_is_not_kept_in_memory(folder: Path, monkeypatch: pyt
         ("*.de", ["x.en"], False),
     ],
 )
-def test_a_pattern_stands_for_one_file(folder: Path, pattern: str, names: list[str], is_fine: bool):
+def test_a_pattern_matches_exactly_one_file(folder: Path, pattern: str, names: list[str], is_fine: bool):
     content = pack_tgz(dict.fromkeys([*names, "side.en"], b"text\n"))
     dataset = make_dataset(members=(pattern, "side.en"))
     if is_fine:
