@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.importing.imported_run import ImportedRun
-from dragoman.importing.log_text import LARGEST_NUMBER
+from dragoman.run.records import LARGEST_NUMBER
 
 SPLIT_FOLDERS = ("train", "train_inner", "valid", "eval")
 """Folders in which trainers keep the curves of one split: the name of the folder belongs to the tag."""

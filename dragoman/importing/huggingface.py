@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.importing.imported_run import MAX_RECORDS, ImportedRun
-from dragoman.importing.log_text import COUNT, LARGEST_NUMBER, NUMBER, StepClock, parse_count, parse_number
+from dragoman.importing.log_text import COUNT, NUMBER, LogClock, parse_count, parse_number
 from dragoman.run.errors import UserError
+from dragoman.run.records import LARGEST_NUMBER
 
 TRAINER = "HF Trainer"
 MAX_STATE_BYTES = 200 * 10**6
@@ -156,7 +157,7 @@ class HfReader:
         self._announced: dict[str, int] = {}
         self._bar: tuple[int, float] | None = None
         self._num_steps: int | None = None
-        self._clock = StepClock()
+        self._clock = LogClock()
         self._unnumbered: list[dict[str, float]] = []
 
     def read(self, line: str) -> None:

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.importing.log_text import LARGEST_NUMBER, clean_text, is_usable
+from dragoman.importing.log_text import clean_text, is_usable
+from dragoman.run.records import LARGEST_NUMBER
 
 MAX_RECORDS = 100_000
 MAX_LISTED = 200
@@ -34,7 +35,7 @@ class LogFailure:
     """Something that went wrong, and what to do about it."""
 
     what: str
-    """What happened, and at which step."""
+    """Message about what happened, and at which step."""
     cause: str
     """Why, as far as the log shows, and what to do."""
     evidence: str = ""

@@ -14,7 +14,7 @@ from dragoman.importing.imported_run import (
 from dragoman.importing.log_text import (
     COUNT,
     NUMBER,
-    StepClock,
+    LogClock,
     loss_of_perplexity,
     parse_count,
     parse_number,
@@ -53,7 +53,7 @@ class JoeyReader:
         self._run = run
         self._num_settings = 0
         self._num_dev_pairs: int | None = None
-        self._clock = StepClock()
+        self._clock = LogClock()
         self._evaluation: dict[str, Any] = {}
         self._samples: list[dict[str, str]] = []
         self._evaluated: set[int] = set()

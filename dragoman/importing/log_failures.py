@@ -27,7 +27,7 @@ class FailureKind:
     pattern: str
     """Regular expression for lines in lower case."""
     what: str
-    """What happened; the step is added behind it."""
+    """Message about what happened; the step is added to its end."""
     cause: str
     """Why, and what to do."""
     role: Role = Role.CAUSE

@@ -7,6 +7,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import BufferedReader, RawIOBase
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import IO, Any, TypeGuard
 import zstandard
 
 from dragoman.run.errors import UserError
+from dragoman.run.records import LARGEST_NUMBER
 
 BUFFER_BYTES = 2**20
 MAX_LINE_BYTES = 2**16
@@ -24,7 +26,6 @@ MAX_LOG_BYTES = 4 * 10**9
 MAX_TEXT_CHARACTERS = 2_000
 """Longest sample or message that is kept."""
 MAX_COUNT_DIGITS = 15
-LARGEST_NUMBER = 2**53
 
 NUMBER = r"[-+]?(?:\d{1,25}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 """Pattern of a number that float() accepts; to be compiled with re.ASCII."""
@@ -73,21 +74,15 @@ def read_lines(path: Path) -> Iterator[str]:
 
     A carriage return ends a line too: progress bars write one before the next message.
     """
-    num_bytes = 0
-    with _open(path) as file:
-        while num_bytes < MAX_LOG_BYTES:
-            try:
-                raw = file.readline(MAX_LINE_BYTES)
-            except _DAMAGED:
-                return
-            if not raw:
-                return
+    num_bytes, is_rest_of_line = 0, False
+    with _open(path) as file, suppress(*_DAMAGED):
+        while num_bytes < MAX_LOG_BYTES and (raw := file.readline(MAX_LINE_BYTES)):
             num_bytes += len(raw)
-            text = raw.decode("utf-8", errors="replace").rstrip("\r\n")
-            for line in text.split("\r") if "\r" in text else (text,):
-                yield _without_decoration(line)
-            if len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
-                num_bytes += _skip_line(file)
+            if not is_rest_of_line:
+                text = raw.decode("utf-8", errors="replace").rstrip("\r\n")
+                for line in text.split("\r") if "\r" in text else (text,):
+                    yield _without_decoration(line)
+            is_rest_of_line = not raw.endswith(b"\n")
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -103,25 +98,11 @@ def _open(path: Path) -> IO[bytes]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _skip_line(file: IO[bytes]) -> int:
-    """Skips the rest of a line that is too long; returns the number of bytes skipped."""
-    num_bytes = 0
-    while num_bytes < MAX_LOG_BYTES:
-        try:
-            rest = file.readline(MAX_LINE_BYTES)
-        except _DAMAGED:
-            return num_bytes
-        num_bytes += len(rest)
-        if not rest or rest.endswith(b"\n"):
-            return num_bytes
-    return num_bytes
-
-
 def _without_decoration(line: str) -> str:
     if "\x1b" in line:
         line = _ESCAPES.sub("", line)
-    if line.startswith("["):
-        line = _MPI_TAG.sub("", line, count=1) if _MPI_TAG.match(line) else line
+    if line.startswith("[") and (tag := _MPI_TAG.match(line)):
+        line = line[tag.end() :]
     return line
 
 
@@ -171,7 +152,7 @@ def loss_of_perplexity(perplexity: float | None) -> float | None:
     return None if perplexity is None or perplexity <= 0 else math.log(perplexity)
 
 
-class StepClock:
+class LogClock:
     """Computes seconds per step from the times of two log lines."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from dragoman.importing.imported_run import LOSS_IS_LOG_PERPLEXITY, STEP_BACK, I
 from dragoman.importing.log_text import (
     COUNT,
     NUMBER,
-    StepClock,
+    LogClock,
     loss_of_perplexity,
     parse_count,
     parse_number,
@@ -45,7 +45,7 @@ class OpenNmtReader:
         self._run = run
         self._evaluation: dict[str, float] = {}
         self._evaluation_time: float | None = None
-        self._clock = StepClock()
+        self._clock = LogClock()
         self._elapsed_before = 0.0
         self._elapsed = 0.0
         self._restarted_at: int | None = None

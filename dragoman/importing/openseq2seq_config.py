@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dragoman.importing.imported_run import ImportedRun
-from dragoman.importing.log_text import LARGEST_NUMBER, clean_text
+from dragoman.importing.log_text import clean_text
+from dragoman.run.records import LARGEST_NUMBER
 
 MAX_CHARACTERS = 200_000
 MAX_DEPTH = 20

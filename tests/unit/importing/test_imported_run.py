@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.importing import imported_run
 from dragoman.importing.imported_run import MAX_LISTED, ImportedRun, LogFailure, transformer_schedule
-from dragoman.importing.log_text import LARGEST_NUMBER
+from dragoman.run.records import LARGEST_NUMBER
 
 
 def steps_of(run: ImportedRun, kind: str) -> list[int]:

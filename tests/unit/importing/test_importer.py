@@ -7,7 +7,7 @@ import pytest
 from run_folders import openseq2seq_log, write_own_run
 from typer.testing import CliRunner
 
-from dragoman.cli import app
+from dragoman.cli.app import app
 from dragoman.diagnosis.verdict import judge_run
 from dragoman.importing.imported_run import ImportedRun
 from dragoman.importing.importer import import_run, set_clock, write_run
@@ -46,9 +46,11 @@ def test_the_folder_is_a_run(run, log):
 
 def test_records_are_as_ours(run):
     records = read_records(run)
-    assert {record["kind"] for record in records} == {"train", "evaluation"}
-    assert all(list(record)[:3] == ["time", "kind", "step"] for record in records)
-    assert [record["step"] for record in records if record["kind"] == "train"] == list(range(0, 1_001, 100))
+    assert {record.kind for record in records} == {"train", "evaluation"}
+    lines = run.metrics.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(records)
+    assert all(list(json.loads(line))[:3] == ["time", "kind", "step"] for line in lines)
+    assert [record.step for record in records if record.kind == "train"] == list(range(0, 1_001, 100))
 
 
 def test_status_and_verdict_read_it(run):
@@ -71,14 +73,14 @@ def test_no_file_is_left_beside(run):
 def test_importing_again_replaces_what_was_there(run, log):
     log.write_text(openseq2seq_log(300), encoding="utf-8")
     import_run([log], run)
-    assert max(record["step"] for record in read_records(run)) == 300
+    assert max(record.step for record in read_records(run)) == 300
 
 
 def test_a_log_that_became_unreadable_leaves_the_earlier_import(run, log):
     log.write_text("nothing\n")
     with pytest.raises(UserError):
         import_run([log], run)
-    assert max(record["step"] for record in read_records(run)) == 1_000
+    assert max(record.step for record in read_records(run)) == 1_000
 
 
 def test_folders_of_others_are_refused(tmp_path, log):
@@ -112,7 +114,7 @@ def test_times_of_the_log_are_kept(tmp_path):
     folder = RunFolder(tmp_path / "run")
     found = import_run([log], folder)
     assert found.facts["clock"] == "log"
-    times = [record["time"] for record in read_records(folder)]
+    times = [record.time for record in read_records(folder)]
     assert times[2] - times[0] == 120
 
 
@@ -156,4 +158,4 @@ def test_a_loss_that_was_lost_is_among_the_facts(tmp_path):
     folder = RunFolder(tmp_path / "run")
     write_run(run, folder, [])
     assert json.loads(folder.imported.read_text())["facts"]["first_nan_step"] == 2
-    assert "loss" not in read_records(folder)[1]
+    assert "loss" not in read_records(folder)[1].values()

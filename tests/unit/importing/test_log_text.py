@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dragoman.importing import log_text
 from dragoman.importing.log_text import (
     MAX_LINE_BYTES,
-    StepClock,
+    LogClock,
     clean_text,
     loss_of_perplexity,
     parse_count,
@@ -183,7 +183,7 @@ def test_a_perplexity_becomes_a_loss():
 
 
 def test_the_clock_needs_two_lines_in_order():
-    clock = StepClock()
+    clock = LogClock()
     assert clock.seconds_per_step(100, 10.0) is None
     assert clock.seconds_per_step(200, 60.0) == 0.5
     assert clock.log_every == 100
