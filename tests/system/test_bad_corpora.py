@@ -29,7 +29,7 @@ PAIRS = [(f"line number {number} of it", f"it of {number} number line") for numb
 
 @pytest.fixture
 def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `dragoman prepare` on files in tmp_path; returns the exit code and what was said on standard error."""
+    """Runs `dragoman prepare` on files in tmp_path; returns the exit code and standard error."""
 
     def run(*arguments: object) -> tuple[int, str]:
         fixed = ["dragoman", "prepare", "--json", "--out", tmp_path / "out"]

@@ -1,4 +1,4 @@
-"""Corpora by name, against an HTTP server on this machine: whole recipes, cuts, damage, and what mtdata itself does.
+"""Corpora by name, against an HTTP server on this machine: whole recipes, interruptions, damage, and mtdata's own downloads.
 
 The real hosts are not asked. The index is in the form that `load_index` writes, with local addresses in it.
 """
@@ -43,13 +43,13 @@ def sgm(language: str, num_lines: int) -> bytes:
 
 @dataclass
 class Host:
-    """What the server serves, how it misbehaves, and what it was asked."""
+    """The files of the server, its failures, and the requests it got."""
 
     address: str = ""
     contents: dict[str, bytes] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     cuts: dict[str, list[int]] = field(default_factory=dict)
-    """For a path: after how many bytes the next answers break off."""
+    """By path: after how many bytes the next responses end."""
     refused: set[str] = field(default_factory=set)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     """(path, Range header)"""
@@ -113,7 +113,7 @@ def entry(dataset_id: str, urls: list[str], filename: str, members: list[str], k
 
 
 def write_index(cache: Path, entries: list[dict]) -> None:
-    """Puts the index where the program looks for it, so that it is not made from mtdata's."""
+    """Puts the index where the program looks for it, so that it is not built from mtdata."""
     cache.mkdir(exist_ok=True)
     lines = [{"languages": {"en": "eng", "de": "deu", "bg": "bul"}}, *entries]
     path = cache / f"dragoman-index-1-of-mtdata-{version('mtdata')}.jsonl"
@@ -222,7 +222,7 @@ def test_the_record_holds_the_hash_of_every_file(wmt16: Host, tmp_path: Path, ca
     assert download["num_bytes"] == len(wmt16.contents["europarl.tgz"])
 
 
-def test_a_second_get_asks_nobody_and_keeps_an_edited_config(wmt16: Host, tmp_path: Path):
+def test_a_second_get_downloads_nothing_and_keeps_an_edited_config(wmt16: Host, tmp_path: Path):
     first = get("wmt16-en-de", tmp_path / "a")
     (tmp_path / "a" / "prepare.toml").write_text("# mine")
     wmt16.requests.clear()
@@ -242,7 +242,7 @@ def test_a_damaged_output_is_written_again_from_the_cache(wmt16: Host, tmp_path:
     assert wmt16.requests == []
 
 
-def test_the_other_direction(wmt16: Host, tmp_path: Path):
+def test_the_opposite_direction(wmt16: Host, tmp_path: Path):
     get("wmt16-en-de", tmp_path, languages=("deu", "eng"))
     settings = tomllib.loads((tmp_path / "prepare.toml").read_text())["prepare"]
     assert settings["languages"] == "de-en"
@@ -256,9 +256,9 @@ def test_a_folder_of_another_recipe_is_left_alone(wmt16: Host, tmp_path: Path):
 
 
 @pytest.mark.parametrize("record", ["", "[]", '{"name": "wmt16-en-de"}', '{"name": 1, "languages": 2, "parts": [{}]}'])
-def test_a_record_that_is_not_ours_is_left_alone(wmt16: Host, tmp_path: Path, record: str):
+def test_a_record_of_another_program_is_left_alone(wmt16: Host, tmp_path: Path, record: str):
     (tmp_path / "recipe.json").write_text(record)
-    assert "recipe.json is not a record" in failure("wmt16-en-de", tmp_path)
+    assert "recipe.json was not written by dragoman" in failure("wmt16-en-de", tmp_path)
     assert wmt16.requests == []
 
 
@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_written(wmt16: Host, tmp_path: Path):
     assert "file/out cannot be written: Not a directory" in failure("wmt16-en-de", tmp_path / "file" / "out")
 
 
-def test_a_second_get_continues_a_cut_download(wmt16: Host, tmp_path: Path, cache: Path):
+def test_a_second_get_continues_an_interrupted_download(wmt16: Host, tmp_path: Path, cache: Path):
     wmt16.cuts = {"europarl.tgz": [4_000, 0]}  # the second connection brings nothing: we give up
     message = failure("wmt16-en-de", tmp_path / "out")
     assert EUROPARL in message
@@ -281,14 +281,14 @@ def test_a_second_get_continues_a_cut_download(wmt16: Host, tmp_path: Path, cach
     assert not list(cache.rglob("*.partial*"))
 
 
-def test_cuts_are_overcome_as_long_as_it_goes_on(wmt16: Host, tmp_path: Path):
+def test_interruptions_are_retried_while_data_arrives(wmt16: Host, tmp_path: Path):
     wmt16.cuts = {"europarl.tgz": [1_000, 500, 2_500]}
     get("wmt16-en-de", tmp_path)
     ranges = [wanted for path, wanted in wmt16.requests if path == "europarl.tgz"]
     assert ranges == [None, "bytes=1000-", "bytes=1500-", "bytes=4000-"]
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(wmt16: Host, tmp_path: Path):
+def test_a_changed_file_is_downloaded_from_its_beginning(wmt16: Host, tmp_path: Path):
     wmt16.cuts = {"crawl.tgz": [300, 0]}
     failure("wmt16-en-de", tmp_path)
     wmt16.contents["crawl.tgz"] = pack_tgz(
@@ -301,9 +301,7 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(wmt16: Host
     assert [path for path, _ in wmt16.requests] == ["crawl.tgz", "de-en.txt.zip", "dev.tgz"]  # Europarl was complete
 
 
-def test_a_download_that_was_complete_but_not_yet_renamed_is_not_asked_for_again(
-    wmt16: Host, tmp_path: Path, cache: Path
-):
+def test_a_complete_download_that_was_not_yet_renamed_is_not_requested_again(wmt16: Host, tmp_path: Path, cache: Path):
     get("wmt16-en-de", tmp_path / "a")
     path = cached_path(cache, wmt16.url("crawl.tgz"), "wmt13_parallel_commoncrawl.tgz")
     path.with_name(f"{path.name}._valid").unlink()
@@ -338,7 +336,7 @@ def stored_zip(num_german_lines: int) -> bytes:
         ("de-en.txt.zip", NEWS, lambda _: stored_zip(num_german_lines=69)),
     ],
 )
-def test_damage_is_refused_named_and_cured_by_another_get(wmt16: Host, tmp_path: Path, path, dataset, damage):
+def test_a_damaged_download_is_refused_and_a_second_get_repairs_it(wmt16: Host, tmp_path: Path, path, dataset, damage):
     intact = wmt16.contents[path]
     wmt16.contents[path] = damage(intact)
     message = failure("wmt16-en-de", tmp_path)
@@ -357,7 +355,7 @@ def test_unequal_sides_are_counted(wmt16: Host, tmp_path: Path):
     assert not list(tmp_path.glob("*news_commentary*"))
 
 
-def test_a_host_that_refuses_or_is_not_there(wmt16: Host, tmp_path: Path, cache: Path):
+def test_a_host_that_refuses_or_does_not_exist(wmt16: Host, tmp_path: Path, cache: Path):
     wmt16.refused = {"dev.tgz"}
     message = failure("wmt16-en-de", tmp_path / "out")
     assert DEV in message
@@ -371,7 +369,7 @@ def test_a_host_that_refuses_or_is_not_there(wmt16: Host, tmp_path: Path, cache:
 
 
 def test_an_archive_cannot_write_outside(host: Host, tmp_path: Path, cache: Path):
-    """Names that lead out, links, and a name as a prefix of another: all are passed over, since nothing is unpacked."""
+    """Names outside the folder, links, and a name as a prefix of another are skipped, since nothing is unpacked."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, target in [("link", "/etc"), ("a.de", "/etc/passwd")]:
@@ -409,7 +407,7 @@ def failure_without_cache(name: str, folder: Path, cache: Path) -> str:
     return failure(name, folder / "again")
 
 
-def test_translation_memories_stay_as_they_are(host: Host, tmp_path: Path, cache: Path):
+def test_translation_memories_are_copied_unchanged(host: Host, tmp_path: Path, cache: Path):
     host.contents["m.zip"] = pack_zip({"a/x.tmx": b"<tmx>1</tmx>", "a/y.tmx": b"<tmx>2</tmx>"})
     members = ["a/x.tmx", "a/y.tmx"]
     write_index(cache, [entry("Any-m-1-bul-deu", [host.url("m.zip")], "m.zip", members, "tmx")])
@@ -448,8 +446,8 @@ def run_mtdata(url: str, filename: str) -> int:
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
 
 
-def test_what_mtdata_itself_does(wmt16: Host, tmp_path: Path, cache: Path):
-    """After a cut it starts over, and it accepts damage: why we download ourselves. It uses what we downloaded."""
+def test_how_mtdata_itself_downloads(wmt16: Host, tmp_path: Path, cache: Path):
+    """mtdata starts again after an interruption and accepts damage, so dragoman downloads files itself."""
     url = wmt16.url("europarl.tgz")
     wmt16.cuts = {"europarl.tgz": [4_000]}
     assert run_mtdata(url, "a.tgz") != 0
