@@ -1,4 +1,4 @@
-"""Corpora by name, against an HTTP server on this machine: whole recipes, interruptions, damage, and mtdata's own downloads.
+"""Corpora by name, against an HTTP server on this machine: recipes, interruptions, damage, and mtdata itself.
 
 The real hosts are not asked. The index is in the form that `load_index` writes, with local addresses in it.
 """
