@@ -26,13 +26,32 @@ def test_imports_point_one_way():
         "dragoman.run.config",
         "dragoman.model.shape",
         "dragoman.corpus.prepared_corpus",
-        "dragoman.training.own_text_settings",
+
         "dragoman.cli",
     ],
 )
 def test_what_must_start_quickly_does_not_import_torch(module):
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
+
+
+def test_translation_does_not_need_the_cluster():
+    program = (
+        "import sys, dragoman.translation.translator; "
+        "sys.exit(any(name.startswith('dragoman.cluster') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0
+
+
+def test_only_the_cluster_talks_to_torch_distributed():
+    """Apart from the agent, which starts workers, and the rehearsal, which measures without sending gradients."""
+    importers = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"^\s*(import|from) torch\.distributed", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    others = {name for name in importers if not name.startswith("cluster/")}
+    assert others <= {"launch/agent.py", "training/rehearsal.py"}
 
 
 def table_cells(text: str) -> set[str]:

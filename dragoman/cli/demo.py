@@ -1,4 +1,4 @@
-"""`dragoman demo`: from nothing to a judged translator, on the corpus inside the package."""
+"""`dragoman demo`: trains and evaluates a translator on the corpus inside the package."""
 
 from importlib.resources import as_file, files
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from dragoman.builtin import BuiltinCorpus, write_builtin_corpus
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
 from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
-from dragoman.evaluation.final_evaluation import Judgement, evaluate_run
+from dragoman.evaluation.final_evaluation import FinalEvaluation, evaluate_run
 from dragoman.launch.hosts import Placement
-from dragoman.launch.local import launch_run, tell_of_report
+from dragoman.launch.launcher import launch_run, write_end_report
 from dragoman.monitoring.progress import progress_bars
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
@@ -22,7 +22,7 @@ NUM_SHOWN = 5
 
 
 def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> dict[str, Any]:
-    """Writes the corpus, prepares it, trains, judges, and says what to try next; returns the scores."""
+    """Writes the corpus, prepares it, trains, evaluates, and suggests what to try next; returns the scores."""
     require_free_folder(run)
     say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
     corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
@@ -33,20 +33,20 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     create_run(run, demo_settings(run, overrides), num_workers)
     if not launch_run(run, Placement.on_this_machine(num_workers)):
         return {}
-    say("4. Judging on sentences never seen in training")
+    say("4. Evaluating on sentences never seen in training")
     loaded = load_run(run.path)
-    judgement = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
+    result = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
     novel = evaluate_run(loaded, corpus.test_compositional.source, corpus.test_compositional.target, say)
-    say(f"\n{show_translations(judgement)}\n")
-    say(f"BLEU {judgement.score.bleu:.1f} on the test set ({judgement.score.signature})")
+    say(f"\n{show_translations(result)}\n")
+    say(f"BLEU {result.score.bleu:.1f} on the test set ({result.score.signature})")
     say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
-    tell_of_report(run, loaded.settings)  # once more: now it has the scores of the test sets
+    write_end_report(run, loaded.settings)  # again, now with the scores of the test sets
     say(f"\n{what_next(run)}")
-    return {"test": judgement.figures(), "test_compositional": novel.figures()}
+    return {"test": result.figures(), "test_compositional": novel.figures()}
 
 
 def prepare_settings(corpus: BuiltinCorpus) -> PrepareSettings:
-    """The corpus with its own dev and test sets."""
+    """Returns settings for the built-in corpus with its own dev and test sets."""
     return PrepareSettings.of_files(
         [corpus.train.source],
         [corpus.train.target],
@@ -58,14 +58,14 @@ def prepare_settings(corpus: BuiltinCorpus) -> PrepareSettings:
 
 
 def demo_settings(run: RunFolder, overrides: list[str]) -> Settings:
-    """The demo's config, with the folder this demo prepared."""
+    """Reads demo.toml, with the folder that this demo prepared."""
     with as_file(files("dragoman.cli").joinpath("demo.toml")) as path:
         return load_settings(path, [f"data.prepared={run.prepared}", *overrides])
 
 
-def show_translations(judgement: Judgement) -> str:
-    """A few sentences, their references and what the model made of them."""
-    rows = zip(judgement.sources, judgement.references, judgement.translations, strict=True)
+def show_translations(result: FinalEvaluation) -> str:
+    """Lists a few sentences with their references and translations."""
+    rows = zip(result.sources, result.references, result.translations, strict=True)
     return "\n".join(
         f"  English    {source}\n  reference  {reference}\n  dragoman   {translation}\n"
         for source, reference, translation in list(rows)[:NUM_SHOWN]
@@ -73,11 +73,11 @@ def show_translations(judgement: Judgement) -> str:
 
 
 def what_next(run: RunFolder) -> str:
-    """Where everything is, and commands to go on with."""
+    """Says where the results are, and lists commands to try next."""
     dragoman = own_command()
     tensorboard = dragoman.removesuffix("dragoman") + "tensorboard"
     return (
-        f"The report, which answers what you may want to know: {run.report('html')}\n"
+        f"The report, with answers to common questions about the run: {run.report('html')}\n"
         f"The run folder is {run.path}: config.toml, log.txt, metrics.jsonl, tensorboard/, checkpoints/.\n"
         "Try next:\n"
         f"  {dragoman} report {run.path} --open\n"

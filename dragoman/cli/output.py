@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, notices on standard error, figures as JSON on request."""
+"""Output of commands: results on standard output, notices on standard error, JSON on request."""
 
 import os
 import sys
@@ -11,27 +11,27 @@ Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON on sta
 
 
 def say(text: str) -> None:
-    """A result, on standard output."""
+    """Prints a result on standard output."""
     typer.echo(text)
 
 
 def warn(text: str) -> None:
-    """A notice, on standard error: results stay clean."""
-    # Not typer.echo, which writes past the bars that may be shown there, into the middle of them.
+    """Prints a notice on standard error, apart from results."""
+    # Not typer.echo, which would write into the middle of progress bars.
     print(text, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
-    """Figures, on standard output."""
+    """Prints a value as JSON on standard output."""
     import json
 
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def speaker(is_json: bool) -> Callable[[str], None]:
-    """How long commands speak: with --json all words go to standard error, those of workers too."""
+def message_printer(is_json: bool) -> Callable[[str], None]:
+    """Returns how to print messages: with --json they go to standard error, also those of workers."""
     if is_json:
-        from dragoman.monitoring.console import CONSOLE_VARIABLE
+        from dragoman.run.processes import CONSOLE_VARIABLE
 
         os.environ[CONSOLE_VARIABLE] = "stderr"
     return warn if is_json else say

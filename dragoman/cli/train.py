@@ -1,21 +1,20 @@
-"""The command that trains: from a config, from two text files, or further; here, on a host list, or as one of the
-processes that torchrun, mpirun or srun started.
-"""
+"""Commands that train: `demo`, and `train` on this machine, on a list of hosts, or as a process of another launcher."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.output import Json, print_json, say, speaker
+from dragoman.cli.output import Json, message_printer, print_json, say
 from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
 
 if TYPE_CHECKING:
-    from dragoman.cluster.environment import Place
+    from dragoman.cluster.environment import RankInfo
     from dragoman.launch.hosts import Placement
     from dragoman.run.config import Settings
 
@@ -23,17 +22,18 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
 ]
 Workers = Annotated[
-    int | None, typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one on a CPU machine.")
+    int | None,
+    typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one on a machine without GPU."),
 ]
-
 Hosts = Annotated[
-    str | None, typer.Option(metavar="A:N,B:N", help="Machines to use, over ssh, with a number of workers on each.")
+    str | None, typer.Option(metavar="A:N,B:N", help="Hosts to use over ssh, with the number of workers on each.")
 ]
 SendData = Annotated[
     bool, typer.Option("--send-data", help="With --hosts: copy the prepared data to hosts that lack it.")
 ]
 SshConfig = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="With --hosts: as ssh -F. Default: ssh's own files.")
+    Path | None,
+    typer.Option(metavar="FILE", help="With --hosts: ssh config file, like ssh -F. Default: ssh's own files."),
 ]
 
 _EXAMPLES = """Examples: dragoman train --source my.en --target my.de |
@@ -43,20 +43,37 @@ mpirun -H a:2,b:2 dragoman train config.toml --run-dir runs/my --continue |
 dragoman train --resume --run-dir runs/my"""
 
 
-def add_train_command(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
+def add_train_commands(app: typer.Typer) -> None:
+    """Adds the commands of this file to the command line."""
+    app.command(epilog="Example: dragoman demo --run-dir runs/first")(demo)
     app.command(epilog=_EXAMPLES)(train)
+
+
+def demo(
+    run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/demo.")] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes.")] = 2,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Train a translator on the corpus inside the package: about 3 minutes on 2 CPU cores."""
+    from dragoman.cli.demo import run_demo
+
+    run = RunFolder(run_dir or free_run_dir("demo"))
+    figures = run_demo(run, workers, overrides or [], message_printer(json))
+    if json:
+        print_run(run, figures)
 
 
 def train(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings of the run.")] = None,
-    source: Annotated[list[Path] | None, typer.Option(help="Own source text instead of a config.")] = None,
+    source: Annotated[list[Path] | None, typer.Option(help="Your own source text, instead of a config.")] = None,
     target: Annotated[list[Path] | None, typer.Option(help="Its translation, line by line.")] = None,
     overrides: Overrides = None,
     workers: Workers = None,
     hosts: Hosts = None,
     min_hosts: Annotated[
-        int, typer.Option(min=1, help="With --hosts: go on as long as so many are left; lost ones are taken back.")
+        int,
+        typer.Option(metavar="N", min=1, help="Keep training while at least N hosts are up; returning hosts rejoin."),
     ] = 1,
     send_data: SendData = False,
     ssh_config: SshConfig = None,
@@ -67,58 +84,48 @@ def train(
         bool | None,
         typer.Option("--check/--no-check", help="Measure machines and links first. Default: on several machines."),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background, also without terminal.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Train in the background, also after logout.")] = False,
     run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
     is_continued: Annotated[
-        bool, typer.Option("--continue", help="Continue the run in --run-dir if there is one, else start it.")
+        bool, typer.Option("--continue", help="Continue the run in --run-dir if there is one, otherwise start it.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train a model: from a config, from two text files, or further from where a run stopped."""
-    from dragoman.cluster.environment import find_place
+    """Train a model from a config or from two text files, or continue a run."""
+    from dragoman.cluster.environment import find_rank_info
 
     changes = list(overrides or [])
     if hang_timeout:
         changes.append(f"cluster.hang_timeout={hang_timeout}")
     if check is not None:
         changes.append(f'cluster.check="{"always" if check else "never"}"')
-    order = _Order(config, tuple(source or ()), tuple(target or ()), changes, run_dir, resume, is_continued)
-    order.check()
-    place = find_place()
-    if place is not None:
+    request = _TrainRequest(config, tuple(source or ()), tuple(target or ()), changes, run_dir, resume, is_continued)
+    request.check()
+    if (rank_info := find_rank_info()) is not None:
         if workers or hosts or detach:
             raise UsageError(
-                f"{place.launcher} has started {place.size} processes: give no --workers, --hosts, --detach."
+                f"{rank_info.launcher} has started {rank_info.size} processes: "
+                "remove --workers, --hosts and --detach from the command."
             )
-        _train_as_rank(order, place, json)
+        _train_as_rank(request, rank_info, json)
         return
-    order.load_settings()  # a mistake in them is told before anything is made
+    request.load_settings()  # reports a mistake before anything is created
     placement = place_workers(workers, hosts, min_hosts, ssh_config, send_data)
-    run, figures = order.choose_run(), {}
+    run = request.choose_run()
     if detach:
         from dragoman.launch.detach import detach_run
 
         detach_run(run, say)
         return
-    tell = speaker(json)
-    tell(f"Run folder: {run.path}")
-    if order.source:
-        from dragoman.cli.own_text import train_on_own_text
-
-        figures = train_on_own_text(run, list(order.source), list(order.target), changes, placement, tell)
-    else:
-        from dragoman.launch.local import launch_run
-
-        is_old = order.make_ready(run, placement.num_workers, placement.is_here_alone)
-        launch_run(run, placement, is_old)
+    figures = _train_from_here(request, run, placement, message_printer(json))
     if json:
         print_run(run, figures)
 
 
 @dataclass(frozen=True)
-class _Order:
-    """What a person asked for."""
+class _TrainRequest:
+    """The options of `train` that say what to train and where to save it."""
 
     config: Path | None
     source: tuple[Path, ...]
@@ -129,25 +136,25 @@ class _Order:
     is_continued: bool
 
     def check(self) -> None:
-        """Refuses what makes no sense together."""
+        """Refuses options that contradict each other."""
         if self.source or self.target:
             if self.config or self.is_resumed or self.is_continued:
                 raise UsageError("Give either a config (or --resume) or --source and --target, not both.")
             if not (self.source and self.target):
-                raise UsageError("--source and --target belong together.")
+                raise UsageError("Give both --source and --target.")
         elif self.config is None and not self.is_resumed:
             raise UsageError("Nothing to train: give a config, or --source and --target, or --resume --run-dir RUN.")
         if self.is_resumed and self.run_dir is None and self.config is None:
             raise UsageError("--resume needs --run-dir, the run to continue.")
 
     def load_settings(self) -> "Settings | None":
-        """Those of the config, with what was changed; None where there is no config."""
+        """Reads the config with the changes of the command line; None where there is no config."""
         from dragoman.run.config import load_settings
 
         return load_settings(self.config, self.changes) if self.config else None
 
     def choose_run(self) -> RunFolder:
-        """The folder of the run; one that is not named gets a name that is free, unless it is to be continued."""
+        """Returns the run folder; without --run-dir, a new run gets a name that is free."""
         name = (self.config or (self.source[0] if self.source else Path("run"))).stem
         if self.run_dir is not None:
             return RunFolder(self.run_dir)
@@ -155,7 +162,7 @@ class _Order:
         return RunFolder(Path("runs") / name if is_old else free_run_dir(name))
 
     def make_ready(self, run: RunFolder, num_workers: int, is_all_here: bool) -> bool:
-        """Creates the run, or sees that it can go on; True for the latter. `is_all_here`: no host has checkpoints."""
+        """Creates or reopens the run; returns True if reopened. `is_all_here`: no other host has checkpoints."""
         from dragoman.training.start import create_run, reopen_run
 
         settings = self.load_settings()
@@ -167,30 +174,44 @@ class _Order:
         return False
 
 
-def _train_as_rank(order: _Order, place: "Place", is_json: bool) -> None:
-    """As one of the processes a foreign launcher started; one that is started again continues the run."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported, which reads it once
-    if place.launcher == "mpirun":
-        # It gives its first process a terminal even where its own output goes to a file: no bars, then.
-        os.environ.setdefault("TTY_COMPATIBLE", "0")
-    from dataclasses import replace
+def _train_from_here(
+    request: _TrainRequest, run: RunFolder, placement: "Placement", tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Starts workers on this machine or on hosts, waits for the end, and returns scores if there are any."""
+    tell(f"Run folder: {run.path}")
+    if request.source:
+        from dragoman.cli.own_text import train_on_own_text
 
-    from dragoman.launch.foreign import train_as_rank
+        return train_on_own_text(run, request.source, request.target, request.changes, placement, tell)
+    from dragoman.launch.launcher import launch_run
+
+    is_resumed = request.make_ready(run, placement.num_workers, placement.is_here_alone)
+    launch_run(run, placement, is_resumed)
+    return {}
+
+
+def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool) -> None:
+    """Trains as one of the processes that another launcher started; a restarted one continues the run."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported, which reads it once
+    if rank_info.launcher == "mpirun":
+        # It gives its first process a terminal even where its own output goes to a file: no progress bars, then.
+        os.environ.setdefault("TTY_COMPATIBLE", "0")
+    from dragoman.launch.external import train_as_rank
     from dragoman.training.worker import end_process
 
-    if order.source:
-        raise UsageError(f"With {place.launcher}, prepare the text first (dragoman prepare), then train a config.")
-    if place.is_restart and not order.is_resumed:
-        order = replace(order, is_continued=True)
-    tell = speaker(is_json)
+    if request.source:
+        raise UsageError(f"With {rank_info.launcher}, prepare the text first (dragoman prepare), then train a config.")
+    if rank_info.is_restart and not request.is_resumed:
+        request = replace(request, is_continued=True)
+    tell = message_printer(is_json)
 
     def make_ready(num_workers: int) -> RunFolder:
-        run = order.choose_run()
+        run = request.choose_run()
         tell(f"Run folder: {run.path}")
-        order.make_ready(run, num_workers, is_all_here=True)
+        request.make_ready(run, num_workers, is_all_here=True)
         return run
 
-    run = train_as_rank(place, order.run_dir.parent if order.run_dir else Path("runs"), make_ready)
+    run = train_as_rank(rank_info, request.run_dir.parent if request.run_dir else Path("runs"), make_ready)
     if is_json:
         print_run(run, {})
     end_process(0)
@@ -199,15 +220,15 @@ def _train_as_rank(order: _Order, place: "Place", is_json: bool) -> None:
 def place_workers(
     workers: int | None, hosts: str | None, min_hosts: int, ssh_config: Path | None, is_data_sent: bool
 ) -> "Placement":
-    """Where the workers go, by what a person gave."""
+    """Decides which hosts the workers run on."""
     from dragoman.launch.hosts import Placement, parse_hosts
 
     if hosts is None:
         if is_data_sent or ssh_config or min_hosts > 1:
-            raise UsageError("--send-data, --ssh-config and --min-hosts belong to --hosts.")
+            raise UsageError("--send-data, --ssh-config and --min-hosts are for use with --hosts.")
         return Placement.on_this_machine(num_workers(workers))
     if workers is not None:
-        raise UsageError("Give either --workers or --hosts, which has the number of workers of each host.")
+        raise UsageError("Give either --workers or --hosts A:N,B:N, not both: N is the number of workers on each host.")
     parsed = parse_hosts(hosts)
     if min_hosts > len(parsed):
         raise UsageError(f"--min-hosts {min_hosts} is more than the {len(parsed)} hosts given.")
@@ -217,14 +238,14 @@ def place_workers(
 
 
 def print_run(run: RunFolder, figures: dict[str, Any]) -> None:
-    """A run in figures, and what else is known of it."""
+    """Prints a run's summary and further figures as JSON."""
     from dragoman.run.summary import summarise_run
 
     print_json(summarise_run(run) | figures)
 
 
 def num_workers(asked: int | None) -> int:
-    """As asked, or what fits this machine."""
+    """Returns the number the user asked for, or one per GPU, at least one."""
     if asked is not None:
         return asked
     from dragoman.launch.hosts import count_gpus
@@ -233,6 +254,6 @@ def num_workers(asked: int | None) -> int:
 
 
 def free_run_dir(name: str) -> Path:
-    """runs/NAME, or the first of runs/NAME-2, runs/NAME-3, … that does not exist."""
+    """Returns runs/NAME, or the first of runs/NAME-2, runs/NAME-3, … that does not exist."""
     candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(path for path in candidates if not path.exists())

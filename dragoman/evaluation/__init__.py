@@ -1,1 +1,1 @@
-"""Judging the model: scores with signatures, validation during training, comparison of two systems."""
+"""Evaluation: scores with signatures, validation during training, the final evaluation on a test set."""

@@ -1,4 +1,4 @@
-"""Judging a finished run on a test set: translations by beam search, scored against plain references."""
+"""Evaluates a finished run on a test set: translations by beam search, scored against plain-text references."""
 
 import json
 import time
@@ -20,8 +20,8 @@ from dragoman.translation.translator import LoadedRun
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Scores of one checkpoint on one test set."""
+class FinalEvaluation:
+    """Scores and translations of one checkpoint on one test set."""
 
     score: Score
     num_sentences: int
@@ -33,7 +33,7 @@ class Judgement:
     references: list[str]
 
     def figures(self) -> dict[str, Any]:
-        """As --json prints them."""
+        """Returns the values that --json prints."""
         return vars(self.score) | {
             "sentences": self.num_sentences,
             "seconds": self.seconds,
@@ -43,11 +43,11 @@ class Judgement:
         }
 
     def summary(self) -> str:
-        """For people."""
+        """Returns the scores as text."""
         return (
             f"BLEU {self.score.bleu:.2f}  {self.score.signature}\n"
             f"chrF {self.score.chrf:.2f}  {self.score.chrf_signature}\n"
-            f"{self.num_sentences:,} sentences by the checkpoint of step {self.step:,} in {self.seconds:.1f} s"
+            f"{self.num_sentences:,} sentences in {self.seconds:.1f} s, checkpoint of step {self.step:,}"
         )
 
 
@@ -57,31 +57,34 @@ def evaluate_run(
     reference: Path | None,
     say: Callable[[str], None],
     output: Path | None = None,
-) -> Judgement:
-    """Scores a run on two files, or on the test set its corpus was prepared with where none are given."""
+) -> FinalEvaluation:
+    """Scores a run on two files, or on the prepared test set if none are given."""
     if (source is None) != (reference is None):
-        raise UsageError("--source and --reference belong together.")
+        raise UsageError("Give --source and --reference together, or neither of them.")
     if source is None or reference is None:
         sources, references = PreparedCorpus.open(run.settings.data.prepared).text("test")
     else:
         sources, references = read_text(source, say), read_text(reference, say)
         if len(sources) != len(references):
-            raise UserError(f"{source} has {len(sources):,} lines but {reference} has {len(references):,}.")
+            raise UserError(
+                f"{source} has {len(sources):,} lines but {reference} has {len(references):,}: "
+                "line N of one must belong to line N of the other."
+            )
     begin = time.perf_counter()
     translations = _translate(run, sources)
     seconds = time.perf_counter() - begin
     if output is not None:
         write_text(output, "".join(f"{line}\n" for line in translations))
     score = score_translations(translations, references)
-    judgement = Judgement(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
-    _keep_score(judgement, "the prepared test set" if source is None else str(source))
-    return judgement
+    result = FinalEvaluation(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
+    _save_score(result, "the prepared test set" if source is None else str(source))
+    return result
 
 
-def _keep_score(judgement: Judgement, judged_on: str) -> None:
-    """Adds the score to those of the run, for its report; a run that only may be read does without."""
-    run = RunFolder(judgement.checkpoint.parent.parent)
-    record = {"time": time.time(), "judged_on": judged_on} | judgement.figures()
+def _save_score(result: FinalEvaluation, test_set: str) -> None:
+    """Appends the score to scores.jsonl of the run, for its report; ignores a folder that cannot be written."""
+    run = RunFolder(result.checkpoint.parent.parent)
+    record = {"time": time.time(), "judged_on": test_set} | result.figures()
     with suppress(OSError), run.scores.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -99,7 +102,7 @@ def _translate(run: LoadedRun, sources: list[str]) -> list[str]:
 
 
 def read_text(path: Path, say: Callable[[str], None]) -> list[str]:
-    """The lines of a file, with what is odd about it told."""
+    """Reads the lines of a file and reports what is unusual about it."""
     file = TextFile(path)
     lines = [normalise(line) for line in file]
     for notice in file.notices():

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, with the signatures that make them comparable; the only file that knows sacreBLEU."""
+"""BLEU and chrF by sacreBLEU, with the signatures that make them comparable; the only module that imports sacreBLEU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dragoman.run.errors import UserError
 
 @dataclass(frozen=True)
 class Score:
-    """How close translations are to their references, 0 to 100, and how that was computed."""
+    """BLEU and chrF of translations, 0 to 100, with the signatures of their computation."""
 
     bleu: float
     signature: str
@@ -20,43 +20,44 @@ class Score:
 
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Corpus BLEU (13a, exponential smoothing) and chrF2 of detokenised text, one reference each."""
+    """Computes corpus BLEU (13a, exponential smoothing) and chrF2 of detokenised text, with one reference each."""
     _check_pairs(len(hypotheses), len(references))
     bleu, chrf = BLEU(), CHRF()
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
-    # A signature is complete only after scoring: it then knows the number of references.
+    # A signature is complete only after scoring, because it includes the number of references.
     return Score(bleu_score, str(bleu.get_signature()), chrf_score, str(chrf.get_signature()))
 
 
 def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
-    """What the BLEU of any selection of sentences can be summed up from, sentence by sentence.
+    """Returns, for each sentence, the counts whose sums give the BLEU of any set of sentences.
 
     Length of the translation and of the reference, then matching and possible n-grams of 1 to 4 words.
     """
     _check_pairs(len(hypotheses), len(references))
-    # Effective order concerns the score of one sentence, which is not asked for; without it sacreBLEU would warn.
+    # Effective order only changes the score of one sentence, which is not used; without it sacreBLEU would warn.
     bleu = BLEU(effective_order=True)
     scores = (bleu.sentence_score(*pair) for pair in zip(hypotheses, ([each] for each in references), strict=True))
     return [[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores]
 
 
-def teacher_forced_bleu(predicted_pieces: Sequence[str], reference_pieces: Sequence[str]) -> float:
-    """BLEU-4 over subword pieces (separated by spaces) without smoothing, 0 to 1: OpenSeq2Seq's "Eval BLUE score".
+def teacher_forced_bleu(predicted_subwords: Sequence[str], reference_subwords: Sequence[str]) -> float:
+    """Computes BLEU-4 over subwords (separated by spaces) without smoothing, 0 to 1: OpenSeq2Seq's "Eval BLUE score".
 
-    The predictions were made with the reference before them, so this is not the quality of any translation.
+    Each prediction was made given the reference before it, so this does not measure the quality of translations.
     """
-    _check_pairs(len(predicted_pieces), len(reference_pieces))
+    _check_pairs(len(predicted_subwords), len(reference_subwords))
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     numbers: dict[str, int] = {}
-    predicted, references = _number_pieces(predicted_pieces, numbers), _number_pieces(reference_pieces, numbers)
+    predicted, references = _number_subwords(predicted_subwords, numbers), _number_subwords(reference_subwords, numbers)
     return float(bleu.corpus_score(predicted, [references]).score) / 100
 
 
-def _number_pieces(lines: Sequence[str], numbers: dict[str, int]) -> list[str]:
-    """A number for each piece: BLEU only asks which are equal, and one with U+00A0 inside would be cut in two."""
+def _number_subwords(lines: Sequence[str], numbers: dict[str, int]) -> list[str]:
+    """Replaces each subword by a number, because sacreBLEU would split one that contains U+00A0."""
     return [
-        " ".join(str(numbers.setdefault(piece, len(numbers))) for piece in line.split(" ") if piece) for line in lines
+        " ".join(str(numbers.setdefault(subword, len(numbers))) for subword in line.split(" ") if subword)
+        for line in lines
     ]
 
 

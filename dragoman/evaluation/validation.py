@@ -1,4 +1,4 @@
-"""The dev set as a run translated it last, kept sentence by sentence so that two runs can be compared pair by pair."""
+"""Validation during training: losses and translations of the dev set, computed by all ranks together."""
 
 import json
 import time
@@ -28,12 +28,12 @@ from dragoman.translation.translator import Translator
 BATCH_TOKENS = 4096
 NUM_SAMPLES = 3
 MAX_TRAIN_SAMPLE = 1_000
-"""Training sentences judged besides the dev set, at most; never more than the dev set has."""
+"""Most training sentences evaluated besides the dev set; never more than the dev set has."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good the model is on the dev set."""
+    """Losses, scores and translations of the model on the dev set."""
 
     loss: float
     """Smoothed as in training, without dropout."""
@@ -43,16 +43,16 @@ class Evaluation:
     signature: str
     chrf: float
     teacher_forced_bleu: float
-    """What the seeds' system called its BLEU: pieces, fed with the reference, 0 to 1. Not the BLEU of translations."""
+    """OpenSeq2Seq's "Eval BLUE score": subwords predicted given the reference, 0 to 1. Not the BLEU of translations."""
     train_sample_loss: float
-    """As `loss`, but of training sentences, always the same: how far below the dev set's it falls is overfitting."""
+    """Like `loss`, but of a fixed sample of training sentences: the gap between the two measures overfitting."""
     seconds: float
     sources: Sequence[str]
     references: Sequence[str]
     translations: Sequence[str]
 
     def figures(self) -> dict[str, Any]:
-        """As they stand in metrics.jsonl: the first few translations show how the model comes to speak."""
+        """Returns the values for metrics.jsonl, with the first few translations as samples."""
         figures = {name: value for name, value in vars(self).items() if name not in _TEXTS}
         rows = zip(self.sources, self.references, self.translations, strict=True)
         samples = [dict(zip(("source", "reference", "translation"), row, strict=True)) for row in rows]
@@ -63,12 +63,12 @@ _TEXTS = ("sources", "references", "translations")
 
 
 class _InterruptedError(Exception):
-    """Somebody asked the run to stop while this rank was judging."""
+    """A request to stop the run came while this rank was evaluating."""
 
 
 @dataclass
 class _Share:
-    """What one rank computed of an evaluation."""
+    """One rank's share of an evaluation."""
 
     smoothed_sum: float = 0.0
     plain_sum: float = 0.0
@@ -85,7 +85,7 @@ def evaluate_on_dev(
     world: World,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
-    """Collective: the same figures on every rank, whatever the number of ranks; None where one was asked to stop."""
+    """Collective: evaluates, with the same result for any number of ranks; None where a rank was asked to stop."""
     begin = time.perf_counter()
     num_sentences = settings.evaluation.max_sentences
     sources, references = (lines[:num_sentences] for lines in corpus.text("dev"))
@@ -100,14 +100,14 @@ def evaluate_on_dev(
     try:
         with evaluating(model):
             forcing = _TeacherForcing(model, corpus, settings, world, check)
-            forcing.judge_dev(share)
-            forcing.judge_train_sample(share)
+            forcing.evaluate_dev(share)
+            forcing.evaluate_train_sample(share)
             share.translations = _translator(model, corpus, settings).translate_share(
                 sources, world.rank, world.size, lambda _num: check("translating the dev set")
             )
     except _InterruptedError:
         is_interrupted = True
-    # Ranks may notice a signal at different batches: they agree here, before the first collective of the figures.
+    # Ranks may notice a signal at different batches: they agree here, before the first collective over the results.
     if any(world.largest_numbers([float(is_interrupted)])):
         return None
     smoothed, plain, forced_bleu = _sum_up(share, corpus, world)
@@ -141,50 +141,50 @@ def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) 
 
 @dataclass(frozen=True)
 class _TeacherForcing:
-    """A model fed with references, a rank's part of them."""
+    """Computes teacher-forced losses and predictions of a rank's share of the batches."""
 
     model: Transformer
     corpus: PreparedCorpus
     settings: Settings
     world: World
     check: Callable[[str], None]
-    """Called before every batch with what is done."""
+    """Called before every batch with a description of the work."""
 
     @torch.no_grad()
-    def judge_dev(self, share: _Share) -> None:
-        """Losses and predictions of the dev set."""
+    def evaluate_dev(self, share: _Share) -> None:
+        """Adds losses and predictions of the dev set."""
         precision = self.settings.training.precision
-        for part, batch, sums in self._batches("dev"):
+        for indices, batch, sums in self._batches("dev"):
             share.smoothed_sum += float(sums.smoothed)
             share.plain_sum += float(sums.plain)
-            for index, ids in zip(part, teacher_forced_predictions(self.model, batch, precision), strict=True):
+            for index, ids in zip(indices, teacher_forced_predictions(self.model, batch, precision), strict=True):
                 share.predictions.append((int(index), " ".join(map(str, ids))))
 
     @torch.no_grad()
-    def judge_train_sample(self, share: _Share) -> None:
-        """Losses of a sample of the training text, measured as the dev set's are."""
+    def evaluate_train_sample(self, share: _Share) -> None:
+        """Adds losses of a sample of the training text."""
         pairs = self.corpus.split("train")
-        num_judged = min(pairs.num_pairs, self.corpus.split("dev").num_pairs, MAX_TRAIN_SAMPLE)
+        num_chosen = min(pairs.num_pairs, self.corpus.split("dev").num_pairs, MAX_TRAIN_SAMPLE)
         # Evenly over the whole split, which is shuffled: the same ones at every evaluation of every run on this corpus.
-        chosen = np.arange(num_judged) * (pairs.num_pairs // max(1, num_judged))
+        chosen = np.arange(num_chosen) * (pairs.num_pairs // max(1, num_chosen))
         longest = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen])
         chosen = chosen[longest < self.settings.data.max_tokens]  # longer ones are not trained on
-        for part, _, sums in self._batches("train", chosen):
+        for indices, _, sums in self._batches("train", chosen):
             share.train_smoothed_sum += float(sums.smoothed)
-            share.num_train_tokens += int((pairs.target_lengths[part].astype(np.int64) + 1).sum())
+            share.num_train_tokens += int((pairs.target_lengths[indices].astype(np.int64) + 1).sum())
 
     def _batches(
         self, split: SplitName, chosen: Indices | None = None
     ) -> Iterator[tuple[Indices, MicroBatch, LossSums]]:
         pairs, training = self.corpus.split(split), self.settings.training
-        for part in fixed_batches(pairs, BATCH_TOKENS, chosen)[self.world.rank :: self.world.size]:
-            self.check(f"judging the {split} set")
-            batch = pad_pairs([pairs.source(i) for i in part], [pairs.target(i) for i in part])
-            yield part, batch, teacher_forced_loss(self.model, batch, training.precision, training.label_smoothing)
+        for indices in fixed_batches(pairs, BATCH_TOKENS, chosen)[self.world.rank :: self.world.size]:
+            self.check(f"evaluating the {split} set")
+            batch = pad_pairs([pairs.source(i) for i in indices], [pairs.target(i) for i in indices])
+            yield indices, batch, teacher_forced_loss(self.model, batch, training.precision, training.label_smoothing)
 
 
 def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float, float, float]:
-    """Collective: smoothed loss, plain loss, and the seeds' kind of BLEU."""
+    """Collective: returns smoothed loss, plain loss and teacher-forced BLEU."""
     pairs = corpus.split("dev")
     smoothed, plain = world.sum_numbers([share.smoothed_sum, share.plain_sum])
     num_tokens = int(pairs.target_lengths.sum()) + pairs.num_pairs
@@ -193,13 +193,13 @@ def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float,
     return smoothed / num_tokens, plain / num_tokens, forced_bleu
 
 
-def save_translations(run: RunFolder, step: int, judged: Evaluation) -> None:
-    """Writes translations.jsonl: a line about the evaluation, then one for each sentence."""
-    counts = bleu_counts(judged.translations, judged.references)
-    rows = zip(judged.sources, judged.references, judged.translations, counts, strict=True)
+def save_translations(run: RunFolder, step: int, evaluation: Evaluation) -> None:
+    """Writes translations.jsonl: a line about the evaluation, then one for each sentence, to compare two runs by."""
+    counts = bleu_counts(evaluation.translations, evaluation.references)
+    rows = zip(evaluation.sources, evaluation.references, evaluation.translations, counts, strict=True)
     names = ("source", "reference", "translation", "bleu_counts")
-    lines: list[dict[str, object]] = [{"step": step, "bleu": judged.bleu, "signature": judged.signature}]
+    lines: list[dict[str, object]] = [{"step": step, "bleu": evaluation.bleu, "signature": evaluation.signature}]
     lines += [dict(zip(names, row, strict=True)) for row in rows]
-    # On a full disk a run goes on without: it is the figures in metrics.jsonl that it needs.
+    # A full disk must not end a run: it only needs the values in metrics.jsonl.
     with suppress(OSError), write_aside(run.translations, "w", is_durable=False) as file:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

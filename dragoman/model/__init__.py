@@ -1,1 +1,1 @@
-"""The Transformer as plain PyTorch; knows nothing of ranks or files (weights apart)."""
+"""The Transformer in plain PyTorch, its loss, its weights as a file and its size; independent of ranks and runs."""

@@ -10,7 +10,7 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """Zeroes elements with a probability (to 1/65536 on a CPU) and scales the rest, so that the mean stays."""
+    """Zeroes elements with a probability (rounded to 1/65536 on a CPU) and scales the rest to keep the mean."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Dropout(nn.Module):
         return dropped
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """residual + dropped x, in one pass over memory on a CPU."""
+        """Returns residual + dropped x, in one pass over memory on a CPU."""
         if not self.training or self._num_dropped_levels == 0 or x.device.type != "cpu":
             return residual + self.forward(x)
         return torch.addcmul(residual, x.to(residual.dtype), self._draw_mask(residual), value=self._scale)
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
         return _LEVELS / (_LEVELS - self._num_dropped_levels)
 
     def _draw_mask(self, like: Tensor) -> Tensor:
-        """Ones where an element is kept, zeros elsewhere, in the type of `like`."""
+        """Draws ones where an element is kept and zeros elsewhere, in the type of `like`."""
         num_elements = like.numel()
         words = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(1 << 63), None)
         bits = words.view(torch.int16)[:num_elements].view(like.shape)
@@ -63,14 +63,14 @@ class KeyValueCache:
         return keys_BHTK, values_BHTK
 
     def select(self, rows: Tensor) -> None:
-        """Keeps the given rows of the batch in the given order; rows may repeat or be left out."""
+        """Keeps the given rows of the batch in the given order; rows may repeat or be missing."""
         if self.keys_BHSK is not None and self.values_BHSK is not None:
             self.keys_BHSK = self.keys_BHSK.index_select(0, rows)
             self.values_BHSK = self.values_BHSK.index_select(0, rows)
 
 
 class SelfAttention(nn.Module):
-    """Positions attend to each other; query, key and value come from one matrix product."""
+    """Attention between positions of one text; query, key and value come from one matrix product."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Target positions attend to the encoded source."""
+    """Attention of target positions to the encoded source."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -114,15 +114,15 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
 
     def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source: computed once per sentence, however many steps decoding takes."""
+        """Computes keys and values of the source, once per sentence and not once per decoding step."""
         key, value = self.key_value(memory_BSD).chunk(2, dim=-1)
         return _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def forward(self, x_BTD: Tensor, memory_BHSK: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
         """Attends to projected memory under the source's padding mask.
 
-        x may have several rows per source (hypotheses of a beam, one after the other): they become positions of one
-        row, since cross-attention treats positions alike, and the memory need not be repeated.
+        x may have several rows per source (the hypotheses of a beam): they become positions of one row, so that the
+        memory need not be repeated. Cross-attention treats all positions alike.
         """
         query = _split_heads(self.query(x_BTD).view(memory_BHSK[0].shape[0], -1, x_BTD.shape[2]), self.heads)
         mixed = scaled_dot_product_attention(
@@ -143,9 +143,9 @@ def _join_heads(x_BHTK: Tensor) -> Tensor:
 
 
 def padding_mask(lengths_B: Tensor, max_length: int, device: torch.device) -> Tensor | None:
-    """True where a position holds a token; None where nothing is padded, which lets faster kernels run.
+    """Returns True where a position holds a token; None where nothing is padded, which lets faster kernels run.
 
-    The lengths are on the host: asking a GPU whether anything is padded would stall it.
+    The lengths must be on the host: asking a GPU whether anything is padded would stall it.
     """
     if int(lengths_B.min()) == max_length:
         return None

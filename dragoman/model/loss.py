@@ -1,7 +1,7 @@
-"""Label-smoothed cross-entropy as a *sum*, without ever holding all scores of the vocabulary.
+"""Label-smoothed cross-entropy as a *sum*, without storing all scores of the vocabulary.
 
-Scores of a few hundred positions at a time are computed, turned into their gradient in place, and dropped: at 4096
-positions and 8000 pieces that saves 260 MB of traffic a step, and a third of the step on a CPU.
+Scores of a few hundred positions at a time are computed, turned into their gradient in place, and freed: with 4096
+positions and 8000 subwords this saves 260 MB of memory traffic per step, and a third of the step on a CPU.
 Shape suffixes: N positions, D model width, V vocabulary.
 """
 
@@ -18,24 +18,24 @@ class LossSums(NamedTuple):
     """Sums over target tokens; divide by their number for the mean."""
 
     smoothed: Tensor
-    """What training minimises: (1 - s) · -log p(target) + s · mean over the vocabulary of -log p."""
+    """The training loss: (1 - s) · -log p(target) + s · mean over the vocabulary of -log p."""
     plain: Tensor
-    """-log p(target) alone; its mean's exponential is the perplexity. Carries no gradient."""
+    """-log p(target) alone; the exponential of its mean is the perplexity. Has no gradient."""
 
 
 def cross_entropy_sums(
     states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float, gradient_scale: float = 1.0
 ) -> LossSums:
-    """Sums of the loss over positions; padding must have been taken out before.
+    """Sums the loss over positions; the caller has removed padding.
 
-    Gradients come out `gradient_scale` times as large: fp16 would lose the small ones if scaled only afterwards.
+    Gradients come out `gradient_scale` times as large: fp16 would lose small ones if they were scaled afterwards.
     """
     smoothed, plain = _ChunkedCrossEntropy.apply(states_ND, weight_VD, target_N, smoothing, gradient_scale)  # type: ignore[no-untyped-call]
     return LossSums(smoothed, plain)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Forms gradients in the forward pass, since the loss is always the last thing before backward."""
+    """Computes gradients in the forward pass, since the loss is always the last thing before backward."""
 
     @staticmethod
     def forward(
@@ -77,12 +77,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_smoothed: Tensor, _grad_plain: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_states_ND, grad_weight_VD = ctx.saved_tensors
-        # In place: the loss is differentiated once, and a second copy of the vocabulary's gradient is worth avoiding.
+        # In place: the loss is differentiated once, and a second copy of the vocabulary's gradient would be large.
         return grad_states_ND.mul_(grad_smoothed), grad_weight_VD.mul_(grad_smoothed), None, None, None
 
 
 def _score_gradient(log_p_CV: Tensor, target_C1: Tensor, smoothing: float) -> Tensor:
-    """Softmax minus the smoothed target distribution, formed in the memory of the log-probabilities."""
+    """Computes softmax minus the smoothed target distribution, in the memory of the log-probabilities."""
     grad_CV = log_p_CV.exp_()
     if smoothing:
         grad_CV -= smoothing / grad_CV.shape[1]

@@ -1,4 +1,4 @@
-"""The size of a model, without torch: presets, parameters, and how much computing a token takes."""
+"""The size of a model, without torch: presets, parameters, and floating-point operations per token."""
 
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.run.errors import UsageError
 
 if TYPE_CHECKING:
-    # Not at run time: it builds all sections of the config, 20 ms that `dragoman plan` has no use for.
+    # Not at run time: it builds all sections of the config, which takes 20 ms that `dragoman plan` does not need.
     from dragoman.run.config import ModelSettings
 
 PRESET_VOCAB_SIZE = 32_768
@@ -18,7 +18,7 @@ PRESET_VOCAB_SIZE = 32_768
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Everything that decides which weights a model has and how they are used."""
+    """All settings that decide which weights a model has and how they are used."""
 
     width: int
     feed_forward: int
@@ -35,14 +35,16 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise UsageError(f"model.width {self.width} cannot be divided among {self.heads} heads: choose a multiple.")
+            raise UsageError(
+                f"model.width {self.width} is not a multiple of model.heads {self.heads}: change one of them."
+            )
         if self.width % 2:
             raise UsageError(f"model.width must be even (positions are sines and cosines), not {self.width}.")
 
     def differences(self, other: "ModelShape") -> list[str]:
-        """The weights-deciding fields in which two shapes differ, as `name: mine, theirs`."""
+        """Lists the fields that change the weights and differ, as `name: mine, theirs`."""
         mine, theirs = asdict(self), asdict(other)
-        names = [name for name in mine if not name.endswith("dropout")]  # may be changed between restarts
+        names = [name for name in mine if not name.endswith("dropout")]  # dropout may change between restarts
         return [f"{name}: {mine[name]}, {theirs[name]}" for name in names if mine[name] != theirs[name]]
 
 
@@ -52,17 +54,17 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 
 def preset_names() -> list[str]:
-    """The known presets, as in presets.toml."""
+    """Returns the names in presets.toml."""
     return list(_presets())
 
 
 def preset_about(name: str) -> str:
-    """One line on what the preset is for."""
+    """Returns the purpose of a preset in one line."""
     return str(_presets()[name]["about"])
 
 
 def load_preset(name: str) -> ModelShape:
-    """The shape behind a name; an unknown name is an error that names the nearest known one."""
+    """Returns the shape of a preset; the error for an unknown name suggests the nearest known one."""
     if name not in _presets():
         nearest = get_close_matches(name, preset_names(), n=1, cutoff=0.3) or preset_names()[:1]
         raise UsageError(
@@ -74,7 +76,7 @@ def load_preset(name: str) -> ModelShape:
 def resolve_shape(
     settings: "ModelSettings", source_vocab_size: int, target_vocab_size: int, shares_vocabulary: bool
 ) -> ModelShape:
-    """A preset with the run's own overrides and vocabulary."""
+    """Returns a preset with the run's own settings and vocabulary."""
     overrides = settings.model_dump(exclude={"preset"}, exclude_none=True)
     return replace(
         load_preset(settings.preset),
@@ -86,7 +88,7 @@ def resolve_shape(
 
 
 def shape_from_dict(values: dict[str, Any]) -> ModelShape:
-    """The shape saved in a checkpoint; fields this version does not know are an error."""
+    """Returns the shape saved in a checkpoint; raises on missing or unknown fields."""
     known = {field.name for field in fields(ModelShape)}
     if set(values) != known:
         raise ValueError(f"model shape has fields {sorted(values)}, expected {sorted(known)}")
@@ -94,7 +96,7 @@ def shape_from_dict(values: dict[str, Any]) -> ModelShape:
 
 
 def count_parameters(shape: ModelShape) -> int:
-    """Trainable parameters, by arithmetic (FACTS §2); a test holds it against the built model."""
+    """Computes the number of trainable parameters without building the model."""
     attention = 4 * shape.width**2  # query, key, value, output; no biases
     feed_forward = 2 * shape.width * shape.feed_forward + shape.feed_forward + shape.width
     norm = 2 * shape.width
@@ -110,18 +112,18 @@ def count_parameters(shape: ModelShape) -> int:
 
 
 FLOPS_PER_WEIGHT = 2
-"""A multiplication and an addition for each token that meets a weight of a matrix."""
+"""A multiplication and an addition per token and weight of a matrix."""
 BACKWARD_PER_FORWARD = 2
-"""Gradients of the inputs and of the weights: two products for each one of forward."""
+"""Backward computes gradients of inputs and of weights: two products for each one of forward."""
 OPERATIONS_PER_ENCODER_LAYER = 60
 OPERATIONS_PER_DECODER_LAYER = 100
-"""Kernels started in forward and backward: a rough count, which matters only for very small batches."""
+"""Kernels started in forward and backward: a rough count that matters only for very small batches."""
 
 
 def forward_flops_per_target_token(shape: ModelShape, source_tokens_per_target_token: float = 1.0) -> float:
-    """Useful floating-point operations of matrix products with weights; attention between positions is left out."""
+    """Counts floating-point operations of matrix products with weights, without attention between positions."""
     attention, feed_forward = shape.width**2, 2 * shape.width * shape.feed_forward
-    # The decoder's six: four of self-attention, query and output of cross-attention. Its keys and values are made
+    # The decoder's six: four of self-attention, query and output of cross-attention. Its keys and values are computed
     # from source tokens.
     target_weights = shape.decoder_layers * (6 * attention + feed_forward) + shape.target_vocab_size * shape.width
     source_weights = shape.encoder_layers * (4 * attention + feed_forward) + shape.decoder_layers * 2 * attention
@@ -129,22 +131,21 @@ def forward_flops_per_target_token(shape: ModelShape, source_tokens_per_target_t
 
 
 def training_flops_per_target_token(shape: ModelShape, source_tokens_per_target_token: float = 1.0) -> float:
-    """Forward and backward."""
+    """Counts floating-point operations of forward and backward."""
     return (1 + BACKWARD_PER_FORWARD) * forward_flops_per_target_token(shape, source_tokens_per_target_token)
 
 
 def count_operations(shape: ModelShape) -> int:
-    """About how many kernels a step starts, however small its batch."""
+    """Estimates how many kernels a step starts; it does not depend on the batch size."""
     return (
         shape.encoder_layers * OPERATIONS_PER_ENCODER_LAYER + shape.decoder_layers * OPERATIONS_PER_DECODER_LAYER
     ) * (1 + BACKWARD_PER_FORWARD)
 
 
 def activation_elements_per_token(shape: ModelShape) -> int:
-    """About how many values forward keeps for backward, for a source and a target token together.
+    """Estimates how many values forward keeps for backward, for a source and a target token together.
 
-    An estimate: what attention, norms, dropout and residuals keep, counted in widths; scores of the vocabulary are
-    never kept (model/loss.py).
+    Counts what attention, norms, dropout and residuals keep; scores of the vocabulary are never kept (model/loss.py).
     """
     encoder_layer = 8 * shape.width + 3 * shape.feed_forward
     decoder_layer = 14 * shape.width + 3 * shape.feed_forward

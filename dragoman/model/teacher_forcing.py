@@ -1,4 +1,4 @@
-"""The forward pass with the reference fed to the decoder: losses and predictions."""
+"""Teacher forcing: the forward pass with the reference fed to the decoder, for losses and predictions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from dragoman.model.transformer import Transformer
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switches dropout off inside the block; every module then gets back the mode it had."""
+    """Switches dropout off inside the block, and restores every module's mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -31,7 +31,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def teacher_forced_loss(
     model: Transformer, batch: MicroBatch, precision: str, smoothing: float, gradient_scale: float = 1.0
 ) -> LossSums:
-    """The loss summed over the target tokens of a batch; padded positions cost no scores of the vocabulary."""
+    """Sums the loss over the target tokens of a batch; computes no vocabulary scores for padded positions."""
     device = model.target_embedding.device
     with autocast(precision, device):
         states_ND = _target_states(model, batch).flatten(0, 1)
@@ -45,7 +45,7 @@ def teacher_forced_loss(
 
 @torch.no_grad()
 def teacher_forced_predictions(model: Transformer, batch: MicroBatch, precision: str) -> list[list[int]]:
-    """The likeliest token at each target position, given the reference before it."""
+    """Returns the most probable token at each target position, given the reference before it."""
     with autocast(precision, model.target_embedding.device):
         predicted_BT = linear(_target_states(model, batch), model.target_embedding).argmax(-1).cpu()
     lengths = (batch.target_output != PAD_ID).sum(1)

@@ -1,4 +1,4 @@
-"""The Transformer of Vaswani et al. 2017, pre-norm, with shared embeddings (FACTS §2).
+"""The Transformer of Vaswani et al. 2017, pre-norm, with shared embeddings.
 
 Shape suffixes: B batch, S source positions, T target positions, D model width, V vocabulary.
 """
@@ -26,13 +26,13 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(shape.relu_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps each position by itself."""
+        """Applies the layer to each position separately."""
         output: Tensor = self.outer(self.dropout(relu(self.inner(x))))
         return output
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each on normalised input and added to the stream."""
+    """Self-attention and feed-forward, each on normalised input and added to the residual."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(shape.dropout)
 
     def forward(self, x_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        """One layer over the source."""
+        """Applies the layer to the source."""
         x_BSD = self.dropout.add_to(x_BSD, self.attention(self.attention_norm(x_BSD), mask_B11S))
         return self.dropout.add_to(x_BSD, self.feed_forward(self.feed_forward_norm(x_BSD)))
 
@@ -68,7 +68,7 @@ class DecoderLayer(nn.Module):
         mask_B11S: Tensor | None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """One layer over the target: all positions at once, or the next one given a cache of the earlier ones."""
+        """Applies the layer to the target: all positions at once, or the next one given a cache of earlier ones."""
         attended = self.attention(self.attention_norm(x_BTD), is_causal=cache is None, cache=cache)
         x_BTD = self.dropout.add_to(x_BTD, attended)
         attended = self.cross_attention(self.cross_attention_norm(x_BTD), memory_BHSK, mask_B11S)
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
 
     def project_memory(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the source, one pair per layer."""
+        """Computes keys and values of the source, one pair per layer."""
         return [layer.cross_attention.project_memory(memory_BSD) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
 
 @dataclass
 class DecodingState:
-    """What decoding one batch remembers between steps."""
+    """The state of decoding one batch, between steps."""
 
     memories: list[tuple[Tensor, Tensor]]
     mask_B11S: Tensor | None
@@ -128,19 +128,19 @@ class DecodingState:
     num_decoded: int = 0
 
     def select_targets(self, rows: Tensor) -> None:
-        """Reorders what belongs to the hypotheses, leaving the sources as they are."""
+        """Reorders the state of the hypotheses, not that of the sources."""
         for cache in self.caches:
             cache.select(rows)
 
     def select_sources(self, rows: Tensor) -> None:
-        """Keeps some sources only (others are finished)."""
+        """Keeps the given sources; the others are finished."""
         self.memories = [(keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in self.memories]
         if self.mask_B11S is not None:
             self.mask_B11S = self.mask_B11S.index_select(0, rows)
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder, and the embeddings they share."""
+    """Encoder, decoder and their embeddings."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Transformer(nn.Module):
         self._initialise()
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
-        """Decoder states [B, T, D] for teacher-forced targets; the loss turns them into scores of the vocabulary.
+        """Returns decoder states [B, T, D] for teacher-forced targets; the loss turns them into vocabulary scores.
 
         Targets need no mask: padding comes last, and a causal decoder never looks ahead.
         """
@@ -170,14 +170,14 @@ class Transformer(nn.Module):
         return DecodingState(*self._encode(source_BS, source_lengths_B), [KeyValueCache() for _ in self.decoder.layers])
 
     def decode_next(self, token_B: Tensor, state: DecodingState) -> Tensor:
-        """Logits [B, V] of the token after `token_B`; the state moves on by one position."""
+        """Returns logits [B, V] of the token after `token_B` and advances the state by one position."""
         x_B1D = self._embed(token_B[:, None], self.target_embedding, first_position=state.num_decoded)
         states_B1D = self.decoder(x_B1D, state.memories, state.mask_B11S, state.caches)
         state.num_decoded += 1
         return linear(states_B1D[:, 0], self.target_embedding)
 
     def _encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
-        """The source as each decoder layer attends to it, and its padding mask."""
+        """Returns keys and values of the source for each decoder layer, and the padding mask."""
         mask_B11S = padding_mask(source_lengths_B, source_BS.shape[1], source_BS.device)
         table_VD = self.target_embedding if self.source_embedding is None else self.source_embedding
         memory_BSD = self.encoder(self._embed(source_BS, table_VD), mask_B11S)
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
     def _embed(self, token_BT: Tensor, table_VD: Tensor, first_position: int = 0) -> Tensor:
         end = first_position + token_BT.shape[1]
         if end > self.positions_TD.shape[0]:
-            with torch.inference_mode(False):  # decoding may have to grow what training goes on using
+            with torch.inference_mode(False):  # decoding may grow the table, and training must be able to use it
                 longer_TD = sinusoidal_positions(2 * end, self.shape.width)
                 self.positions_TD = longer_TD.to(self.positions_TD.device)
         positions_TD = self.positions_TD[first_position:end]
@@ -195,12 +195,12 @@ class Transformer(nn.Module):
         return dropped
 
     def _initialise(self) -> None:
-        """Embeddings of unit length in the mean, Xavier for matrices, zeros for biases."""
+        """Draws embeddings of mean length 1 and Xavier matrices; biases are zero."""
         for name, parameter in self.named_parameters():
             if name.endswith("_embedding"):
                 nn.init.normal_(parameter, std=self.shape.width**-0.5)
             elif parameter.dim() == 2:
-                # Packed query/key/value matrices are several square ones: each gets its own fan-out.
+                # Packed query/key/value matrices are several square ones, each with its own fan-out.
                 for square in torch.split(parameter, self.shape.width) if "attention" in name else [parameter]:
                     nn.init.xavier_uniform_(square)
             elif name.endswith("bias"):
@@ -208,7 +208,7 @@ class Transformer(nn.Module):
 
 
 def sinusoidal_positions(num_positions: int, width: int) -> Tensor:
-    """Position encodings [T, D]: sines in the first half of the width, cosines in the second (tensor2tensor's way)."""
+    """Returns position encodings [T, D] as in tensor2tensor: sines in the first half of the width, then cosines."""
     num_scales = width // 2
     scales_K = torch.exp(torch.arange(num_scales, dtype=torch.float64) * -(math.log(1e4) / max(num_scales - 1, 1)))
     angles_TK = torch.arange(num_positions, dtype=torch.float64)[:, None] * scales_K

@@ -1,4 +1,4 @@
-"""A model's weights as safetensors: no pickle, so a stranger's file can at worst be refused."""
+"""A model's weights as safetensors: no pickle, so loading a file never runs code in it."""
 
 import hashlib
 import json
@@ -16,10 +16,10 @@ _TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Writes named tensors, whole or not at all, and returns the SHA-256 of the file.
+    """Writes named tensors, completely or not at all, and returns the SHA-256 of the file.
 
-    The bytes are those of safetensors' own `save`, which would hold every other thread up while it builds the whole
-    file in memory. Writing and hashing one tensor after the other lets training go on beside it.
+    The bytes are those of safetensors' own `save`, which would block all other threads while it builds the file in
+    memory. Writing and hashing one tensor after the other lets training continue.
     """
     # The order of safetensors: the widest numbers first keeps all of them aligned.
     ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
@@ -35,7 +35,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
 
 
 def _header(tensors: dict[str, Tensor]) -> bytes:
-    """The length of a JSON document and the document: what lies where in the bytes that follow."""
+    """Returns the length of a JSON document and the document: the position of each tensor in the bytes that follow."""
     entries, begin = {}, 0
     for name, tensor in tensors.items():
         end = begin + tensor.nbytes
@@ -51,12 +51,12 @@ def _header(tensors: dict[str, Tensor]) -> bytes:
 
 
 def _content(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, without a copy where it lies in host memory in one piece."""
+    """Returns a tensor's bytes, without a copy where it is contiguous in host memory."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Reads named tensors; a missing, cut-off or foreign file is a UserError."""
+    """Reads named tensors; a missing, truncated or other file is a UserError."""
     try:
         return load_file(path)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Fills a model from a file; names, shapes and number types must fit exactly."""
+    """Loads a file into a model; names, shapes and number types must match exactly."""
     tensors = load_tensors(path)
     expected = {name: _describe(parameter) for name, parameter in model.named_parameters()}
     found = {name: _describe(tensor) for name, tensor in tensors.items()}
@@ -80,5 +80,5 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _describe(tensor: Tensor) -> str:
-    """Shape and number type, as in "512 × 2048 float32"."""
+    """Returns shape and number type, as in "512 × 2048 float32"."""
     return f"{' × '.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"

@@ -29,15 +29,21 @@ from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, share_of_rank
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
-from dragoman.diagnosis.prediction import step_from_parts, transfer_seconds
-from dragoman.monitoring.sampling.network import (
+from dragoman.diagnosis.prediction import (
+    Contention,
+    MeasuredLink,
+    Measurements,
+    Transfer,
+    assemble_step,
+    transfer_seconds,
+)
+from dragoman.monitoring.sampling.machine import (
     InterfaceCounters,
     describe_interface,
     read_counters_or_note,
     traffic_interface,
 )
-from dragoman.monitoring.step_parts import IntervalParts, combine_parts
+from dragoman.monitoring.interval import IntervalParts, combine_parts
 from dragoman.run.config import Settings
 from dragoman.run.schedule import build_schedule
 from dragoman.training.learner import build_learner, build_stream, measure_fixed_share, set_learning_rate
@@ -198,7 +204,7 @@ class Rehearsal:
 
     def _make_whole_steps(self) -> None:
         """Collective: makes as many complete steps as there is time for, possibly none."""
-        expected = sum(step_from_parts(self.measured).values())
+        expected = assemble_step(self.measured).seconds
         num_steps = min(MOST_STEPS, int((self._budget - self._elapsed()) / expected))
         if num_steps < 1:
             return

@@ -13,9 +13,8 @@ from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.evaluation.validation import evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
-from dragoman.monitoring.meters import TrainMeters
-from dragoman.monitoring.step_parts import read_parts
-from dragoman.monitoring.watcher import Sample, Watcher
+from dragoman.monitoring.interval import TrainMeters, read_parts
+from dragoman.monitoring.watcher import PredictionSample, Watcher
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import own_command
@@ -207,17 +206,17 @@ class Trainer:
         is_shown = self._world.is_first and is_sample_due and bool(batches)
         self._watcher.trained(self.step, figures, self._sample(next(iter(batches.values()))) if is_shown else None)
 
-    def _sample(self, batch: MicroBatch) -> Sample:
+    def _sample(self, batch: MicroBatch) -> PredictionSample:
         """Returns the first pair of a batch and the model's teacher-forced prediction for it."""
         model, corpus = self.learner.model, self._corpus
         first = batch.first_pair()
         with evaluating(model):
             prediction = teacher_forced_predictions(model, first, self._settings.training.precision)[0]
         begin_mark = "<s>"
-        return Sample(
-            source=[begin_mark, *corpus.source_tokenizer.pieces(first.source[0])],
-            target=[begin_mark, *corpus.target_tokenizer.pieces(first.target_output[0])],
-            prediction=[begin_mark, *corpus.target_tokenizer.pieces(prediction)],
+        return PredictionSample(
+            source=[begin_mark, *corpus.source_tokenizer.subwords(first.source[0])],
+            target=[begin_mark, *corpus.target_tokenizer.subwords(first.target_output[0])],
+            prediction=[begin_mark, *corpus.target_tokenizer.subwords(prediction)],
         )
 
     def _evaluate(self) -> StopReason:

@@ -32,11 +32,10 @@ from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
 from dragoman.diagnosis.verdict import judge_run
 from dragoman.model.device import choose_device
-from dragoman.monitoring.console import RunConsole
 from dragoman.monitoring.sampling.sampler import start_sampler
-from dragoman.monitoring.sinks import Sinks
+from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.system_figures import SystemFigures
-from dragoman.monitoring.watcher import Foresight, RunWatcher, Watcher, expected_before
+from dragoman.monitoring.watcher import PredictionCheck, RunWatcher, Watcher, read_predicted_seconds
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json
@@ -179,7 +178,7 @@ def _train(
         reason = trainer.train()
         if console:
             with suppress(UserError):  # unreadable records must not fail a run that was trained
-                watcher.judged(trainer.step, judge_run(run))
+                watcher.diagnosed(trainer.step, judge_run(run))
         return reason
 
 
@@ -188,10 +187,10 @@ def _open_watcher(
 ) -> Watcher:
     """Opens the files and the display of the first rank."""
     first_step = 0 if resume.checkpoint is None else checkpoint_step(resume.checkpoint)
-    expected_seconds = None if resume.is_new_run else expected_before(run, world.size)
+    expected_seconds = None if resume.is_new_run else read_predicted_seconds(run, world.size)
     sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
     system = SystemFigures(run)
-    return RunWatcher(console, sinks, settings.training.max_steps, Foresight(world.size, expected_seconds), system)
+    return RunWatcher(console, sinks, settings.training.max_steps, PredictionCheck(world.size, expected_seconds), system)
 
 
 def _is_check_wanted(settings: Settings, world: World) -> bool:

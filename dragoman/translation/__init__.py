@@ -1,1 +1,1 @@
-"""Using the model: search for the best translation of a batch, and translation of lines of text."""
+"""Translation: beam search for a batch, and translation of lines of text."""

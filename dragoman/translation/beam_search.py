@@ -1,9 +1,9 @@
 """Batched beam search with a key/value cache.
 
-Of all extensions of a source's hypotheses by one piece, the `beam_size` best that do not end live on; one that ends is
-set aside if it is among the `beam_size` best of all. The result is that of searching on up to the length limit.
+Each step extends a source's hypotheses by one subword. The `beam_size` best extensions that do not end stay alive; one
+that ends is finished if it is among the `beam_size` best of all. Search stops early where it cannot change the result.
 Shape suffixes: B sources still searched, S source positions, W hypotheses alive per source, R = B·W decoder rows,
-V vocabulary, T pieces so far (BOS first), C candidates.
+V vocabulary, T subwords so far (BOS first), C candidates.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_PIECES, PAD_ID, UNK_ID
+from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
 from dragoman.model.transformer import DecodingState, Transformer
 from dragoman.run.errors import UsageError
 
@@ -21,7 +21,7 @@ NUM_COLUMN_GROUPS = 16
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How translations are searched for."""
+    """Settings of the beam search."""
 
     beam_size: int = 4
     """Hypotheses kept alive per source; 1 is greedy search, which stops at its first end."""
@@ -29,9 +29,9 @@ class SearchSettings:
     """Exponent alpha of ((5 + length) / 6)^alpha, by which log-probabilities are divided; length counts EOS."""
     max_length_factor: float = 2.0
     max_length_extra: int = 20
-    """An output has at most factor · source pieces + extra pieces; both sides count EOS."""
+    """An output has at most factor · source subwords + extra subwords; both sides count EOS."""
     num_best: int = 1
-    """Hypotheses returned per source, where so many end."""
+    """Most hypotheses returned per source."""
 
     def __post_init__(self) -> None:
         if self.beam_size < 1:
@@ -41,14 +41,14 @@ class SearchSettings:
         if not self.length_penalty >= 0:
             raise UsageError(f"The length penalty must be 0 or more, not {self.length_penalty}.")
         if self.max_length_factor < 0 or self.max_length_extra < 1:
-            raise UsageError("The length limit needs a factor of 0 or more and at least 1 extra piece.")
+            raise UsageError("The length limit needs a factor of 0 or more and at least 1 extra subword.")
 
     def penalty(self, length: int) -> float:
-        """What the log-probability of a hypothesis of so many pieces is divided by (Wu et al. 2016)."""
+        """Returns the divisor of the log-probability of a hypothesis with this many subwords (Wu et al. 2016)."""
         return float(((5 + length) / 6) ** self.length_penalty)
 
     def max_length(self, source_length: int) -> int:
-        """The most pieces an output may have, EOS included."""
+        """Returns the largest number of subwords of an output, EOS included."""
         return int(self.max_length_factor * source_length) + self.max_length_extra
 
 
@@ -68,19 +68,19 @@ class _Alive:
     """The hypotheses that may still grow, and their sources."""
 
     source_B: Tensor
-    """Where each source stands in the caller's batch."""
+    """The index of each source in the caller's batch."""
     max_length_B: Tensor
     max_penalty_B: Tensor
     has_finished_B: Tensor
     """True once a hypothesis has ended with EOS."""
     worst_kept_B: Tensor
-    """Score of the last of the `num_best` finished hypotheses; -inf as long as there are fewer."""
+    """Score of the last of the `num_best` finished hypotheses; -inf while there are fewer."""
     token_BWT: Tensor
     log_probability_BW: Tensor
 
     @property
-    def num_pieces(self) -> int:
-        """How long the hypotheses are, BOS not counted."""
+    def length(self) -> int:
+        """Number of subwords of each hypothesis, BOS not counted."""
         return self.token_BWT.shape[2] - 1
 
     def keep_sources(self, kept: Tensor) -> None:
@@ -97,10 +97,10 @@ class _Alive:
 
 
 class _Extensions(NamedTuple):
-    """What one more piece makes of the hypotheses alive; W counts those before, C those after."""
+    """The hypotheses alive, extended by one subword; W counts those before, C those after."""
 
     ended_log_probability_BW: Tensor
-    is_set_aside_BW: Tensor
+    is_finished_BW: Tensor
     parent_BC: Tensor
     token_BC: Tensor
     log_probability_BC: Tensor
@@ -108,20 +108,20 @@ class _Extensions(NamedTuple):
 
 @torch.inference_mode()
 def beam_search(
-    model: Transformer, source_BS: Tensor, source_lengths_B: Tensor, settings: SearchSettings, num_pieces: int
+    model: Transformer, source_BS: Tensor, source_lengths_B: Tensor, settings: SearchSettings, num_subwords: int
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each source, best first; sources end with EOS, and their lengths are on the host.
+    """Finds the best hypotheses of each source, best first; sources end with EOS, and their lengths are on the host.
 
-    The model should be in eval mode. Ids from `num_pieces` on only pad the vocabulary, and are never generated.
+    The model should be in eval mode. Ids from `num_subwords` on only pad the vocabulary and are never generated.
     """
     finished: list[list[Hypothesis]] = [[] for _ in source_BS]
     state = model.start_decoding(source_BS, source_lengths_B)
     alive = _start(source_lengths_B.tolist(), settings, model.target_embedding)
     while alive.source_B.numel():
         log_p_RV = _log_softmax(model.decode_next(alive.token_BWT[:, :, -1].flatten(), state))
-        extensions = _extend(alive, log_p_RV, settings.beam_size, num_pieces)
+        extensions = _extend(alive, log_p_RV, settings.beam_size, num_subwords)
         ended_BW = extensions.ended_log_probability_BW
-        _finish(alive, extensions.is_set_aside_BW, ended_BW, alive.num_pieces + 1, settings, finished)
+        _finish(alive, extensions.is_finished_BW, ended_BW, alive.length + 1, settings, finished)
         num_before = alive.token_BWT.shape[1]
         _advance(alive, extensions)
         is_over_B = _is_over(alive, settings)
@@ -133,7 +133,7 @@ def beam_search(
 
 
 def _start(source_lengths: list[int], settings: SearchSettings, like: Tensor) -> _Alive:
-    """One empty hypothesis per source, from which the first step fans out; on the device of `like`."""
+    """Returns one empty hypothesis per source, on the device of `like`."""
     B, device, dtype = len(source_lengths), like.device, torch.promote_types(like.dtype, torch.float32)
     max_lengths = [settings.max_length(length) for length in source_lengths]
     return _Alive(
@@ -148,31 +148,31 @@ def _start(source_lengths: list[int], settings: SearchSettings, like: Tensor) ->
 
 
 def _log_softmax(logits_RV: Tensor) -> Tensor:
-    """Log-probabilities of the next piece, in float32 or better.
+    """Computes log-probabilities of the next subword, in float32 or better.
 
-    On a CPU in place, which saves fresh memory (256 × 32,768: 17 ms against 27 ms); and not as logits minus logsumexp,
-    which took three times as long (256 × 8,000: 3.1 ms against 10.8 ms).
+    On a CPU in place, which saves an allocation (256 × 32,768: 17 ms instead of 27 ms); and not as logits minus
+    logsumexp, which took three times as long (256 × 8,000: 10.8 ms instead of 3.1 ms).
     """
     if logits_RV.device.type == "cpu" and logits_RV.dtype in (torch.float32, torch.float64):
         return torch.log_softmax(logits_RV, dim=-1, out=logits_RV)
     return torch.log_softmax(logits_RV, dim=-1, dtype=torch.promote_types(logits_RV.dtype, torch.float32))
 
 
-def _extend(alive: _Alive, log_p_RV: Tensor, beam_size: int, num_pieces: int) -> _Extensions:
-    """Finds the extensions that live on, and those that end; overwrites `log_p_RV`."""
+def _extend(alive: _Alive, log_p_RV: Tensor, beam_size: int, num_subwords: int) -> _Extensions:
+    """Finds the extensions that stay alive, and those that end; overwrites `log_p_RV`."""
     B, W = alive.log_probability_BW.shape
     ended_BW = alive.log_probability_BW + log_p_RV[:, EOS_ID].view(B, W)
     log_p_RV[:, [PAD_ID, EOS_ID, BOS_ID, UNK_ID]] = -torch.inf
-    log_p_RV[:, num_pieces:] = -torch.inf
+    log_p_RV[:, num_subwords:] = -torch.inf
     # A source's best `beam_size` extensions are among the best `beam_size` of each of its hypotheses.
-    value_RC, token_RC = best_columns(log_p_RV, min(beam_size, num_pieces - NUM_SPECIAL_PIECES))
+    value_RC, token_RC = best_columns(log_p_RV, min(beam_size, num_subwords - NUM_SPECIAL_IDS))
     candidate_BC = (alive.log_probability_BW[:, :, None] + value_RC.view(B, W, -1)).flatten(1)
     best_BC, index_BC = candidate_BC.topk(min(beam_size, candidate_BC.shape[1]))
     rivals = torch.cat([best_BC, ended_BW], dim=1)
     threshold_B1 = rivals.topk(min(beam_size, rivals.shape[1])).values[:, -1:]
     return _Extensions(
         ended_log_probability_BW=ended_BW,
-        is_set_aside_BW=ended_BW >= threshold_B1,
+        is_finished_BW=ended_BW >= threshold_B1,
         parent_BC=index_BC // value_RC.shape[1],
         token_BC=token_RC.view(B, -1).gather(1, index_BC),
         log_probability_BC=best_BC,
@@ -180,10 +180,10 @@ def _extend(alive: _Alive, log_p_RV: Tensor, beam_size: int, num_pieces: int) ->
 
 
 def best_columns(x_RV: Tensor, num_best: int) -> tuple[Tensor, Tensor]:
-    """The largest values of each row and their columns, as torch.topk finds them.
+    """Returns the largest values of each row and their columns, like torch.topk but faster on a CPU.
 
-    The best columns lie in the groups with the best maxima, and maxima of groups are quick to find: a third of topk's
-    time at 8,000 columns, a sixth at 32,768 (CPU). Groups are strided so that the maximum runs along memory.
+    The best columns are in the groups with the largest maxima, and maxima of groups are quick to find: a third of
+    topk's time at 8,000 columns, a sixth at 32,768. Groups are strided so that the maximum runs along memory.
     """
     R, V = x_RV.shape
     num_groups = V // NUM_COLUMN_GROUPS
@@ -207,13 +207,13 @@ def _finish(
     settings: SearchSettings,
     finished: list[list[Hypothesis]],
 ) -> None:
-    """Adds hypotheses that ended with so many pieces to the finished ones, of which `num_best` stay per source."""
+    """Adds hypotheses that ended at this length to the finished ones, of which `num_best` are kept per source."""
     score_BW = log_probability_BW / settings.penalty(length)
     is_kept_BW = is_ended_BW & ~(score_BW <= alive.worst_kept_B[:, None])
     if not is_kept_BW.any():
         return
     rows = is_kept_BW.nonzero()[:, 0]
-    # Only ends better than those kept come this far, so the loop is over a few hypotheses, not over the beam.
+    # Only hypotheses better than those kept get here, so the loop is over a few, not over the whole beam.
     for row, source, tokens, score, log_probability in zip(
         rows.tolist(),
         alive.source_B[rows].tolist(),
@@ -232,19 +232,19 @@ def _finish(
 
 
 def _advance(alive: _Alive, extensions: _Extensions) -> None:
-    """Lets the best extensions live on."""
+    """Replaces the hypotheses alive by their best extensions."""
     parent_BCT = extensions.parent_BC[:, :, None].expand(-1, -1, alive.token_BWT.shape[2])
     alive.token_BWT = torch.cat([alive.token_BWT.gather(1, parent_BCT), extensions.token_BC[:, :, None]], dim=2)
     alive.log_probability_BW = extensions.log_probability_BC
 
 
 def _is_over(alive: _Alive, settings: SearchSettings) -> Tensor:
-    """True for sources at the length limit, and for those to which no hypothesis alive could bring a better result.
+    """Returns True for sources at the length limit, and for those whose result no hypothesis alive can improve.
 
-    Log-probabilities only fall, and no penalty is larger than the one at the length limit: what a hypothesis has now,
-    divided by that, is the most it can reach.
+    Log-probabilities only fall, and no penalty is larger than the one at the length limit: the current log-probability
+    of a hypothesis, divided by that penalty, is the best score it can reach.
     """
-    is_at_limit_B = alive.max_length_B <= alive.num_pieces
+    is_at_limit_B = alive.max_length_B <= alive.length
     if settings.beam_size == 1:
         return is_at_limit_B | alive.has_finished_B
     reachable_B = alive.log_probability_BW[:, 0] / alive.max_penalty_B
@@ -252,13 +252,13 @@ def _is_over(alive: _Alive, settings: SearchSettings) -> Tensor:
 
 
 def _force_ends(alive: _Alive, is_over_B: Tensor, settings: SearchSettings, finished: list[list[Hypothesis]]) -> None:
-    """Takes hypotheses as they are, without EOS, where the length limit came before any end: better than no output."""
+    """Finishes hypotheses without EOS where none ended before the length limit: better than no output."""
     is_forced_BW = (is_over_B & ~alive.has_finished_B)[:, None].expand_as(alive.log_probability_BW)
-    _finish(alive, is_forced_BW, alive.log_probability_BW, alive.num_pieces, settings, finished)
+    _finish(alive, is_forced_BW, alive.log_probability_BW, alive.length, settings, finished)
 
 
 def _select_state(state: DecodingState, kept: Tensor, parent_BC: Tensor, num_before: int) -> None:
-    """Makes the decoder's rows those of the kept sources' new hypotheses; `num_before` each had before."""
+    """Reorders the decoder's rows for the new hypotheses of the kept sources; each had `num_before` hypotheses."""
     B = parent_BC.shape[0]
     first_row_B1 = num_before * kept[:, None]
     rows = (first_row_B1 + parent_BC[kept]).flatten()

@@ -1,4 +1,4 @@
-"""From a run folder to a translator: config, tokenizers and weights are all it takes."""
+"""Translates text with the model of a run folder: its config, tokenizers and weights are all that is needed."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +9,12 @@ from typing import TextIO
 
 import torch
 
-from dragoman.model.device import choose_device
 from dragoman.corpus.batching import pad_sentences
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.lines import TextFile
 from dragoman.corpus.prepared_corpus import tokenizer_path
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.model.device import choose_device
 from dragoman.model.shape import resolve_shape
 from dragoman.model.teacher_forcing import evaluating
 from dragoman.model.transformer import Transformer
@@ -34,20 +34,20 @@ class Translation:
 
     text: str
     score: float
-    """Log-probability divided by the length penalty; the mean over its parts if a line was cut; 0 if it is blank."""
+    """Log-probability divided by the length penalty; the mean over its segments if a line was cut; 0 if it is blank."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One line's ids, in parts that each fit the model."""
+    """The ids of one line, in segments that each fit the model."""
 
     index: int
-    parts: list[list[int]]
+    segments: list[list[int]]
 
     @property
     def num_tokens(self) -> int:
-        """Of the longest part, EOS included."""
-        return max(len(part) for part in self.parts) + 1
+        """Tokens of the longest segment, EOS included."""
+        return max(len(segment) for segment in self.segments) + 1
 
 
 class Translator:
@@ -63,9 +63,9 @@ class Translator:
         max_source_tokens: int = 256,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Works where the model is; `say` receives a sentence for each line too long for the model.
+        """Uses the model's device; `say` receives a message for each line too long for the model.
 
-        `batch_tokens` bounds the padded source pieces searched at once, and `max_source_tokens` is the longest source
+        `batch_tokens` limits the padded source subwords searched at once, and `max_source_tokens` is the longest source
         (EOS included) the model was trained on.
         """
         if max_source_tokens < 2:
@@ -79,22 +79,22 @@ class Translator:
         self._say = say
 
     def translate(self, lines: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        """The translations in the order of the lines; `progress` hears how many more lines are done."""
+        """Returns the translations in the order of the lines; calls `progress` with the number of new lines done."""
         return [translation.text for translation in self.translate_with_scores(lines, progress)]
 
     def translate_with_scores(
         self, lines: Sequence[str], progress: Callable[[int], None] | None = None
     ) -> list[Translation]:
-        """Like `translate`, each with the score of its search."""
+        """Like `translate`, each translation with its score."""
         translations = dict(self._translate_share(lines, 0, 1, progress))
         return [translations[index] for index in range(len(lines))]
 
     def translate_share(
         self, lines: Sequence[str], rank: int, size: int, progress: Callable[[int], None] | None = None
     ) -> list[tuple[int, str]]:
-        """The translations that fall to one of `size` ranks, each with the index of its line.
+        """Returns the translations of one of `size` ranks, each with the index of its line.
 
-        Batches are formed over all lines, so what is computed does not depend on the number of ranks.
+        Batches are formed over all lines, so the result does not depend on the number of ranks.
         """
         return [(index, translation.text) for index, translation in self._translate_share(lines, rank, size, progress)]
 
@@ -113,13 +113,13 @@ class Translator:
         return translations
 
     def _read(self, lines: Sequence[str]) -> tuple[list[_Line], list[int]]:
-        """The lines with something to translate, and the indices of the others."""
+        """Returns the lines with something to translate, and the indices of the blank ones."""
         max_ids = self._max_source_tokens - 1  # EOS takes one place
         filled: list[_Line] = []
         blank: list[int] = []
         for index, ids in enumerate(self._source_tokenizer.encode_lines([line.strip() for line in lines])):
             if ids:
-                is_word_start = [piece.startswith(WORD_START) for piece in self._source_tokenizer.pieces(ids)]
+                is_word_start = [subword.startswith(WORD_START) for subword in self._source_tokenizer.subwords(ids)]
                 filled.append(_Line(index, cut_at_words(ids, is_word_start, max_ids)))
             else:
                 blank.append(index)
@@ -128,26 +128,26 @@ class Translator:
     def _translate_batch(self, batch: list[_Line]) -> list[tuple[int, Translation]]:
         for line in batch:
             self._warn_if_cut(line)
-        best = iter(self._search([part for line in batch for part in line.parts]))
-        return [(line.index, self._join([next(best) for _ in line.parts])) for line in batch]
+        best = iter(self._search([segment for line in batch for segment in line.segments]))
+        return [(line.index, self._join([next(best) for _ in line.segments])) for line in batch]
 
     def _warn_if_cut(self, line: _Line) -> None:
-        if self._say is not None and len(line.parts) > 1:
+        if self._say is not None and len(line.segments) > 1:
             self._say(
-                f"Line {line.index + 1} has {sum(map(len, line.parts)):,} pieces, more than the "
+                f"Line {line.index + 1} has {sum(map(len, line.segments)):,} subwords, more than the "
                 f"{self._max_source_tokens - 1:,} the model was trained on; "
-                f"it was translated in {len(line.parts)} parts."
+                f"it was translated in {len(line.segments)} segments."
             )
 
-    def _search(self, parts: list[list[int]]) -> list[Hypothesis]:
-        """The best hypothesis of each part; parts of one very long line may need more than one search."""
-        longest = max(map(len, parts)) + 1
-        parts_per_search = max(1, self._batch_tokens // longest)
+    def _search(self, segments: list[list[int]]) -> list[Hypothesis]:
+        """Returns the best hypothesis of each segment; segments of one very long line may need several searches."""
+        longest = max(map(len, segments)) + 1
+        num_at_once = max(1, self._batch_tokens // longest)
         best: list[Hypothesis] = []
-        for begin in range(0, len(parts), parts_per_search):
-            source_BS, lengths_B = map(torch.from_numpy, pad_sentences(parts[begin : begin + parts_per_search]))
+        for begin in range(0, len(segments), num_at_once):
+            source_BS, lengths_B = map(torch.from_numpy, pad_sentences(segments[begin : begin + num_at_once]))
             source_BS = source_BS.to(self._model.target_embedding.device)
-            found = beam_search(self._model, source_BS, lengths_B, self._settings, self._target_tokenizer.num_pieces)
+            found = beam_search(self._model, source_BS, lengths_B, self._settings, self._target_tokenizer.num_subwords)
             best += [hypotheses[0] for hypotheses in found]
         return best
 
@@ -158,30 +158,30 @@ class Translator:
 
 
 def form_batches(lines: Sequence[_Line], batch_tokens: int) -> list[list[_Line]]:
-    """Lines of like length together, longest first: the largest need of memory shows at once, ranks end together."""
+    """Groups lines of similar length, longest first: too little memory shows at once, and ranks end together."""
     batches: list[list[_Line]] = []
-    num_parts, longest = 0, 0
+    num_segments, longest = 0, 0
     for line in sorted(lines, key=lambda line: (-line.num_tokens, line.index)):
-        num_parts += len(line.parts)
-        if not batches or num_parts * longest > batch_tokens:
+        num_segments += len(line.segments)
+        if not batches or num_segments * longest > batch_tokens:
             batches.append([])
-            num_parts, longest = len(line.parts), line.num_tokens
+            num_segments, longest = len(line.segments), line.num_tokens
         batches[-1].append(line)
     return batches
 
 
 def cut_at_words(ids: list[int], is_word_start: list[bool], max_ids: int) -> list[list[int]]:
-    """Cuts ids into parts of about the same size, none above `max_ids`; inside a word only where one word is longer."""
-    parts: list[list[int]] = []
+    """Cuts ids into segments of similar size, at most `max_ids` each; cuts inside a word only if it is longer."""
+    segments: list[list[int]] = []
     begin = 0
     while len(ids) - begin > max_ids:
-        num_parts_left = -(-(len(ids) - begin) // max_ids)
-        wanted = begin + -(-(len(ids) - begin) // num_parts_left)
-        word_starts = [place for place in range(begin + 1, begin + max_ids + 1) if is_word_start[place]]
-        end = min(word_starts, key=lambda place: abs(place - wanted), default=begin + max_ids)
-        parts.append(ids[begin:end])
+        num_left = -(-(len(ids) - begin) // max_ids)
+        wanted = begin + -(-(len(ids) - begin) // num_left)
+        word_starts = [index for index in range(begin + 1, begin + max_ids + 1) if is_word_start[index]]
+        end = min(word_starts, key=lambda index: abs(index - wanted), default=begin + max_ids)
+        segments.append(ids[begin:end])
         begin = end
-    return [*parts, ids[begin:]]
+    return [*segments, ids[begin:]]
 
 
 def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
@@ -190,12 +190,12 @@ def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
 
 
 LINES_PER_BLOCK = 2_000
-"""Enough for batches of like length, little enough to see output soon."""
+"""Enough for batches of similar length, few enough to see output soon."""
 STANDARD_INPUT = Path("/dev/stdin")
 
 
 def translate_stream(translator: Translator, path: Path, output: TextIO, say: Callable[[str], None]) -> None:
-    """Writes one line for each line of the file (`-` is standard input), in order; at a terminal, line by line."""
+    """Writes one line for each line of the file (`-` is standard input), in order; at a terminal, after each line."""
     is_standard_input = path == Path("-")
     text = TextFile(STANDARD_INPUT if is_standard_input else path)
     lines = (normalise(line) for line in text)
@@ -215,7 +215,7 @@ def _blocks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A trained translator and where it came from."""
+    """A trained translator with the settings and the checkpoint it was loaded from."""
 
     translator: Translator
     settings: Settings
@@ -223,7 +223,7 @@ class LoadedRun:
 
     @property
     def step(self) -> int:
-        """The step the weights are of."""
+        """The step at which the weights were saved."""
         return checkpoint_step(self.checkpoint)
 
 
@@ -234,7 +234,7 @@ def load_run(
     length_penalty: float | None = None,
     say: Callable[[str], None] | None = None,
 ) -> LoadedRun:
-    """Loads a run's best, latest or numbered checkpoint, ready to translate; search as in its config unless given."""
+    """Loads a run's best, latest or numbered checkpoint for translation; searches as in its config unless given."""
     run = open_run(path)
     settings = load_settings(run.config)
     checkpoint = find_checkpoint(run, which)

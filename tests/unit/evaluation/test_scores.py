@@ -37,7 +37,7 @@ def test_the_ends_of_the_scale(hypotheses: list[str], bleu: float) -> None:
 
 
 @pytest.mark.parametrize("score", [score_translations, teacher_forced_bleu])
-def test_what_cannot_be_scored_is_the_users_to_mend(score) -> None:
+def test_unequal_or_empty_input_is_a_user_error(score) -> None:
     with pytest.raises(UserError, match="1 translations but 2 references"):
         score(["a"], ["a", "b"])
     with pytest.raises(UserError, match="nothing to score"):
@@ -51,9 +51,9 @@ def test_what_cannot_be_scored_is_the_users_to_mend(score) -> None:
         ("▁a ▁b ▁c ▁d ▁e", "▁a ▁b ▁c ▁d ▁f", (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
         ("▁a ▁b ▁c ▁d", "▁a ▁b ▁c ▁d ▁e", math.exp(1 - 5 / 4)),  # brevity penalty alone
         ("▁a ▁b ▁c ▁x", "▁a ▁b ▁c ▁d", 0.0),  # no four in common, and no smoothing
-        ("▁a , . ▁d", "▁a , . ▁d", 1.0),  # no tokenization: punctuation is a piece like any other
+        ("▁a , . ▁d", "▁a , . ▁d", 1.0),  # no tokenization: punctuation is a subword like any other
         ("▁a \u00a0 ▁c ▁d", "▁a \u00a0 ▁c ▁d", 1.0),
-        ("▁a \u00a0 ▁c ▁d ▁e", "▁a ▁c ▁d ▁e ▁f", 0.0),  # a piece that is a space counts too, so no four in common
+        ("▁a \u00a0 ▁c ▁d ▁e", "▁a ▁c ▁d ▁e ▁f", 0.0),  # a subword that is a space counts too, so no four in common
     ],
 )
 def test_teacher_forced_bleu_by_hand(predicted: str, reference: str, expected: float) -> None:
@@ -61,7 +61,7 @@ def test_teacher_forced_bleu_by_hand(predicted: str, reference: str, expected: f
 
 
 def test_teacher_forced_bleu_counts_over_the_corpus() -> None:
-    """Matches are summed over sentences before they are divided, and a sentence of three pieces has no fours."""
+    """Matches are summed over sentences before they are divided, and a sentence of three subwords has no fours."""
     predicted, reference = ["▁a ▁b ▁c ▁d ▁e", "▁x ▁y ▁z"], ["▁a ▁b ▁c ▁d ▁e", "▁x ▁y ▁w"]
     expected = (7 / 8 * 5 / 6 * 3 / 4 * 2 / 2) ** 0.25
     assert teacher_forced_bleu(predicted, reference) == pytest.approx(expected)

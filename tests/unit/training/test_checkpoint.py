@@ -145,7 +145,7 @@ def test_the_state_is_readable_json(run, fresh):
 )
 def test_a_checkpoint_of_another_model_is_refused_in_words(run, fresh, changes, words):
     checkpoint = save(run, 0, fresh)
-    with pytest.raises(UserError, match=rf"from another model \(there, here\): {words}"):
+    with pytest.raises(UserError, match=rf"from another model. Settings that differ \(checkpoint, now\): {words}"):
         restore_learner(checkpoint, small_learner(dataclasses.replace(SMALL_SHAPE, **changes)), FINGERPRINT)
 
 
@@ -158,7 +158,7 @@ def test_a_resumed_run_may_change_its_dropout(run, fresh):
 
 def test_a_checkpoint_of_other_data_is_refused_in_words(run, fresh):
     checkpoint = save(run, 0, fresh)
-    with pytest.raises(UserError, match=r"other prepared data \(0123456789ab\).*data.prepared now holds \(fedc"):
+    with pytest.raises(UserError, match=r"other prepared data \(fingerprint 0123456789ab\).*data.prepared holds now \(fedc"):
         restore_learner(checkpoint, small_learner(), "fedc" * 16)
 
 

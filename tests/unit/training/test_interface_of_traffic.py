@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.cluster.rendezvous import INTERFACE_VARIABLES
-from dragoman.monitoring.sampling.network import InterfaceCounters
+from dragoman.monitoring.sampling.machine import InterfaceCounters
 from dragoman.training.rehearsal import describe_own_interface
 
 IDLE = InterfaceCounters(0, 0, 0, 0)

@@ -287,7 +287,7 @@ def test_a_saved_step_of_which_more_is_known_is_saved_again(run, learner, refuse
         saver.finish(state_of(9, learner), learner)
         saver.mark_outdated()
         disk = refuse(errno.ENOSPC)
-        with pytest.raises(UserError, match="The checkpoint of step 9 stays, and --resume continues from it"):
+        with pytest.raises(UserError, match="The checkpoint of step 9 is kept: continue from it with --resume"):
             saver.finish(state_of(9, learner, loss=1.0, bleu=2.0), learner)
         verify_checkpoint(run.checkpoint(9))
         disk.undo()
@@ -316,7 +316,7 @@ def test_an_end_that_cannot_be_saved_says_what_stays(run, saver, learner, refuse
         saver.finish(state_of(2, learner), learner)
     assert str(raised.value) == (
         f"The last state, of step 2, could not be written to {run.checkpoints}: Read-only file system. "
-        "The checkpoint of step 1 stays, and --resume continues from it."
+        "The checkpoint of step 1 is kept: continue from it with --resume."
     )
     assert [outcome.step for outcome in saver.poll()] == [2, 2]  # the last of three is told by the error itself
     verify_checkpoint(run.checkpoint(1))

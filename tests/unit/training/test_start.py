@@ -111,7 +111,7 @@ def test_a_resumed_run_goes_on_with_its_stages(stand):
 def test_stages_that_have_begun_cannot_be_changed(stand, override):
     stand.begin(stages=STAGES)
     before = stand.run.config.read_bytes()
-    with pytest.raises(UsageError, match=r"must keep data.weights and data.stages .* first 150 steps: .* step 150 on"):
+    with pytest.raises(UsageError, match=r"must keep data.weights and data.stages .* first 150 steps: .* begin at step 150 or later"):
         stand.resume(override)
     assert stand.run.config.read_bytes() == before
 
@@ -158,7 +158,7 @@ def test_a_run_that_goes_on_unchanged_keeps_the_account_of_its_first_start(stand
 def test_what_decides_the_order_of_sentences_cannot_be_changed(stand, override):
     stand.begin()
     setting, _, value = override.partition("=")
-    with pytest.raises(UsageError, match=rf"must keep {setting} = \d+, not {value}"):
+    with pytest.raises(UsageError, match=rf"must keep {setting} = \d+; start a new run to use {value}"):
         stand.resume(override)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import linear
 
-from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_PIECES, PAD_ID
+from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID
 from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
@@ -36,7 +36,7 @@ def build_model(seed: int = 0, vocab_size: int = VOCAB_SIZE, end_bias: float = 0
     model = Transformer(shape).double().eval()
     with torch.no_grad():
         model.target_embedding *= 1.5
-        # Only the last norm's bias can favour one piece everywhere: it shifts all states towards that piece's row.
+        # Only the last norm's bias can favour one subword everywhere: it shifts all states towards that subword's row.
         model.decoder.norm.bias += end_bias * model.target_embedding[EOS_ID]
     return model
 
@@ -47,13 +47,13 @@ def to_batch(sources: list[list[int]]) -> tuple[Tensor, Tensor]:
     return torch.tensor([source + [PAD_ID] * (width - len(source)) for source in sources]), lengths
 
 
-def search(model: Transformer, sources: list[list[int]], num_pieces: int = VOCAB_SIZE, **options: float):
-    return beam_search(model, *to_batch(sources), SearchSettings(**options), num_pieces)
+def search(model: Transformer, sources: list[list[int]], num_subwords: int = VOCAB_SIZE, **options: float):
+    return beam_search(model, *to_batch(sources), SearchSettings(**options), num_subwords)
 
 
 @torch.no_grad()
 def next_log_probabilities(model: Transformer, source: list[int], tokens: list[int]) -> list[float]:
-    """Of every piece after the given ones, from `forward` alone."""
+    """Of every subword after the given ones, from `forward` alone."""
     states = model(*to_batch([source]), torch.tensor([[BOS_ID, *tokens]]))
     return linear(states[0, -1], model.target_embedding).log_softmax(-1).tolist()
 
@@ -62,15 +62,15 @@ def penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def plain_beam_search(model, source, beam_size, alpha, max_length, num_pieces=VOCAB_SIZE) -> list[Hypothesis]:
+def plain_beam_search(model, source, beam_size, alpha, max_length, num_subwords=VOCAB_SIZE) -> list[Hypothesis]:
     """The definition, one list at a time: no cache, no early stop, all extensions sorted."""
     alive, finished = [([], 0.0)], []
     for length in range(1, max_length + 1):
         extensions = []
         for tokens, total in alive:
             log_p = next_log_probabilities(model, source, tokens)
-            pieces = (EOS_ID, *range(NUM_SPECIAL_PIECES, num_pieces))
-            extensions += [([*tokens, piece], total + log_p[piece]) for piece in pieces]
+            subwords = (EOS_ID, *range(NUM_SPECIAL_IDS, num_subwords))
+            extensions += [([*tokens, subword], total + log_p[subword]) for subword in subwords]
         extensions.sort(key=lambda extension: -extension[1])
         for tokens, total in extensions[:beam_size]:
             if tokens[-1] == EOS_ID:
@@ -91,14 +91,14 @@ def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_a_beam_wide_enough_finds_what_exhaustive_search_finds(alpha: float) -> None:
     model, max_length = build_model(), 4
-    words = range(NUM_SPECIAL_PIECES, VOCAB_SIZE)
+    words = range(NUM_SPECIAL_IDS, VOCAB_SIZE)
     for source in SOURCES[:2]:
         everything = []
         for num_words in range(max_length):
             for tokens in itertools.product(words, repeat=num_words):
                 total = sum(
-                    next_log_probabilities(model, source, list(tokens[:position]))[piece]
-                    for position, piece in enumerate((*tokens, EOS_ID))
+                    next_log_probabilities(model, source, list(tokens[:position]))[subword]
+                    for position, subword in enumerate((*tokens, EOS_ID))
                 )
                 everything.append(Hypothesis(list(tokens), total / penalty(num_words + 1, alpha), total))
         best = max(everything, key=lambda hypothesis: hypothesis.score)
@@ -115,10 +115,10 @@ def test_greedy_is_the_likeliest_piece_at_every_step(end_bias: float) -> None:
         tokens, total, has_ended = [], 0.0, False
         while not has_ended and len(tokens) < 2 * len(source) + 20:
             log_p = next_log_probabilities(model, source, tokens)
-            piece = max((EOS_ID, *range(NUM_SPECIAL_PIECES, VOCAB_SIZE)), key=log_p.__getitem__)
-            total += log_p[piece]
-            has_ended = piece == EOS_ID
-            tokens += [] if has_ended else [piece]
+            subword = max((EOS_ID, *range(NUM_SPECIAL_IDS, VOCAB_SIZE)), key=log_p.__getitem__)
+            total += log_p[subword]
+            has_ended = subword == EOS_ID
+            tokens += [] if has_ended else [subword]
         assert_same([found], [Hypothesis(tokens, total / penalty(len(tokens) + has_ended, 0.6), total)])
 
 
@@ -206,8 +206,8 @@ def test_special_and_unused_ids_are_never_generated() -> None:
         for forbidden in (PAD_ID, BOS_ID, 3, 11, 15):
             model.decoder.norm.bias += model.target_embedding[forbidden]
     for beam_size in (1, 4):
-        for [found] in search(model, SOURCES, num_pieces=11, beam_size=beam_size):
-            assert set(found.tokens) <= set(range(NUM_SPECIAL_PIECES, 11))
+        for [found] in search(model, SOURCES, num_subwords=11, beam_size=beam_size):
+            assert set(found.tokens) <= set(range(NUM_SPECIAL_IDS, 11))
 
 
 def test_without_any_end_the_limit_ends_it() -> None:

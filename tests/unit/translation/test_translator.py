@@ -101,13 +101,13 @@ def test_a_long_line_is_cut_at_words_and_nothing_is_lost(build, tokenizer: Token
     line, said = " ".join(WORDS * 4), []
     translated = build(max_source_tokens=30, say=said.append).translate(["a cat", line])
     [ids] = tokenizer.encode_lines([line])
-    is_word_start = [piece.startswith("▁") for piece in tokenizer.pieces(ids)]
-    parts = tokenizer.decode_lines(cut_at_words(ids, is_word_start, 29))
-    assert " ".join(parts) == line
-    assert translated[1] == " ".join(build().translate(parts))
+    is_word_start = [subword.startswith("▁") for subword in tokenizer.subwords(ids)]
+    segments = tokenizer.decode_lines(cut_at_words(ids, is_word_start, 29))
+    assert " ".join(segments) == line
+    assert translated[1] == " ".join(build().translate(segments))
     assert said == [
-        f"Line 2 has {len(ids)} pieces, more than the 29 the model was trained on; "
-        f"it was translated in {len(parts)} parts."
+        f"Line 2 has {len(ids)} subwords, more than the 29 the model was trained on; "
+        f"it was translated in {len(segments)} segments."
     ]
 
 
@@ -120,20 +120,20 @@ def test_a_line_that_just_fits_is_not_cut(build, tokenizer: Tokenizer) -> None:
     assert len(said) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 20))
-def test_parts_fit_and_cut_words_only_where_they_must(is_word_start: list[bool], max_ids: int) -> None:
+def test_segments_fit_and_words_are_cut_only_where_necessary(is_word_start: list[bool], max_ids: int) -> None:
     ids = list(range(len(is_word_start)))
-    parts = cut_at_words(ids, is_word_start, max_ids)
-    assert list(chain(*parts)) == ids
-    assert all(1 <= len(part) <= max_ids for part in parts)
-    for part, following in pairwise(parts):
-        had_no_choice = not any(is_word_start[part[0] + 1 : part[0] + max_ids + 1])
+    segments = cut_at_words(ids, is_word_start, max_ids)
+    assert list(chain(*segments)) == ids
+    assert all(1 <= len(segment) <= max_ids for segment in segments)
+    for segment, following in pairwise(segments):
+        had_no_choice = not any(is_word_start[segment[0] + 1 : segment[0] + max_ids + 1])
         assert is_word_start[following[0]] or had_no_choice
 
 
-def test_parts_are_of_like_size() -> None:
-    assert [len(part) for part in cut_at_words(list(range(101)), [True] * 101, 100)] == [51, 50]
+def test_segments_are_of_similar_size() -> None:
+    assert [len(segment) for segment in cut_at_words(list(range(101)), [True] * 101, 100)] == [51, 50]
 
 
 def test_progress_counts_every_line_once(build) -> None:

@@ -1,4 +1,4 @@
-"""Settings chosen for somebody's own text: always valid, never absurd, each with its reason."""
+"""Settings chosen for a user's own text: always valid, and each with its reason."""
 
 import tomllib
 from pathlib import Path
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.cli.own_text import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.model.shape import load_preset
 from dragoman.run.config import build_settings, load_settings
 from dragoman.run.errors import UsageError
-from dragoman.training.own_text_settings import CorpusSize, Machine, choose_settings, describe_choices
 
 sizes = st.builds(lambda pairs, tokens: CorpusSize(pairs, pairs * tokens), st.integers(1, 10**8), st.integers(1, 60))
 machines = st.builds(Machine, num_cores=st.integers(1, 256), num_gpus=st.integers(0, 64))
@@ -59,7 +59,7 @@ def test_the_model_grows_with_the_corpus_and_the_machine(num_pairs, num_gpus, pr
     assert tables["model"] == {"preset": preset, "dropout": dropout}
 
 
-def test_reasons_speak_of_the_corpus_and_the_machine():
+def test_reasons_name_the_corpus_and_the_machine():
     _, reasons = choose(12_345)
     assert "12,345 training pairs on 2 CPU cores" in reasons[0]
     assert "1 GPU." in choose(12_345, Machine(8, 1))[1][0]
@@ -80,7 +80,7 @@ def test_there_is_a_virtual_worker_for_every_worker():
     assert tables["training"]["virtual_workers"] == 16
 
 
-def test_a_persons_own_settings_win():
+def test_settings_of_the_command_line_win():
     tables, _ = choose(12_345)
     chosen = build_settings(tables, ["training.max_steps=77", "model.preset=tiny"])
     assert (chosen.training.max_steps, chosen.model.preset) == (77, "tiny")

@@ -1,4 +1,4 @@
-"""Model shapes: exactly the parameters of the seeds' model, and words for shapes that cannot be."""
+"""Model shapes: the exact number of parameters, operations per token, and errors for shapes that cannot be."""
 
 import dataclasses
 
@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from dragoman.model.shape import (
     ModelShape,
+    activation_elements_per_token,
+    count_operations,
     count_parameters,
+    forward_flops_per_target_token,
     load_preset,
     preset_about,
     preset_names,
     resolve_shape,
     shape_from_dict,
+    training_flops_per_target_token,
 )
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import ModelSettings
@@ -34,14 +38,14 @@ def make_shape(**changes: object) -> ModelShape:
     return dataclasses.replace(ModelShape(16, 32, 2, 1, 2, 0.1, 0.1, 0.1, 40, 40), **changes)
 
 
-def test_transformer_base_has_exactly_the_parameters_of_the_seeds_model():
+def test_transformer_base_has_exactly_the_parameters_of_openseq2seq():
     shape = load_preset("transformer-base")
     model = build_without_memory(shape)
     assert count_parameters(shape) == 60_880_896
     assert num_built(model) == 60_880_896
 
 
-def test_transformer_base_is_made_of_the_parts_the_facts_list():
+def test_transformer_base_has_the_parameters_in_the_right_layers():
     model = build_without_memory(load_preset("transformer-base"))
     assert model.target_embedding.numel() == 16_777_216
     assert model.source_embedding is None
@@ -121,7 +125,7 @@ def test_a_preset_like_no_other_still_lists_the_known_ones():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"heads": 3}, "divided among 3 heads"), ({"width": 7, "heads": 7}, "even")]
+    ("changes", "words"), [({"heads": 3}, "not a multiple of model.heads 3"), ({"width": 7, "heads": 7}, "even")]
 )
 def test_impossible_shapes_are_refused_in_words(changes, words):
     with pytest.raises(UsageError, match=words):
@@ -175,3 +179,33 @@ def test_shapes_differ_in_everything_that_makes_weights_mean_something_else(name
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout", "relu_dropout"])
 def test_dropout_may_change_without_making_another_model(name):
     assert make_shape(**{name: 0.5}).differences(make_shape()) == []
+
+
+# Operations per token
+
+BASE = load_preset("transformer-base")
+
+
+def test_small_costs_44_million_as_the_benchmarks_count():
+    """3+3 layers, 256/1024, 8,000 subwords."""
+    shape = dataclasses.replace(load_preset("small"), source_vocab_size=8_000, target_vocab_size=8_000)
+    assert training_flops_per_target_token(shape) == pytest.approx(44e6, rel=0.1)
+
+
+def test_every_weight_of_a_matrix_is_used_once():
+    """With as many source as target tokens: two operations per weight, without biases and norms."""
+    assert forward_flops_per_target_token(BASE) == pytest.approx(2 * count_parameters(BASE), rel=0.005)
+
+
+def test_backward_is_twice_forward():
+    assert training_flops_per_target_token(BASE, 1.3) == 3 * forward_flops_per_target_token(BASE, 1.3)
+
+
+def test_longer_sources_cost_more():
+    assert forward_flops_per_target_token(BASE, 2.0) > forward_flops_per_target_token(BASE, 1.0)
+
+
+def test_larger_models_keep_more_values_and_start_more_kernels():
+    tiny = load_preset("tiny")
+    assert activation_elements_per_token(BASE) > activation_elements_per_token(tiny)
+    assert count_operations(BASE) > count_operations(tiny) > 0

@@ -1,0 +1,82 @@
+"""Commands that use a trained model: translate, evaluate; and the list of model presets."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.output import Json, print_json, say, warn
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
+Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step number.")]
+BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept. Default: as in the run's config.")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(min=0.0, help="Alpha of ((5+length)/6)^alpha. Default: as in the run's config.")
+]
+
+
+def add_translate_commands(app: typer.Typer) -> None:
+    """Adds the commands of this file to the command line."""
+    app.command(epilog="Example: dragoman evaluate runs/demo --source test.en --reference test.de --json")(evaluate)
+    app.command(
+        epilog="Examples: dragoman translate runs/demo my.en > my.de; echo 'Hello.' | dragoman translate runs/demo"
+    )(translate)
+    app.command(epilog="Example: dragoman presets --json")(presets)
+
+
+def evaluate(
+    run: RunArgument,
+    source: Annotated[Path | None, typer.Option(help="Text to translate. Default: the prepared test set.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its human translation, plain text.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Also write the translations to this file.")] = None,
+    checkpoint: Checkpoint = "best",
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    json: Json = False,
+) -> None:
+    """Translate a test set and score it: sacreBLEU and chrF of real beam-search output, with their signatures."""
+    from dragoman.evaluation.final_evaluation import evaluate_run
+    from dragoman.translation.translator import load_run
+
+    loaded = load_run(run, checkpoint, beam_size, length_penalty, warn)
+    result = evaluate_run(loaded, source, reference, warn, output)
+    if json:
+        print_json(result.figures())
+    else:
+        say(result.summary())
+
+
+def translate(
+    run: RunArgument,
+    file: Annotated[
+        Path, typer.Argument(metavar="[FILE|-]", help="Text with one sentence per line; - is standard input.")
+    ] = Path("-"),
+    checkpoint: Checkpoint = "best",
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+) -> None:
+    """Translate text line by line to standard output, in the same order."""
+    from dragoman.translation.translator import load_run, translate_stream
+
+    translate_stream(load_run(run, checkpoint, beam_size, length_penalty, warn).translator, file, sys.stdout, warn)
+
+
+def presets(json: Json = False) -> None:
+    """List the model presets and their sizes."""
+    from dataclasses import asdict
+
+    from dragoman.model.shape import count_parameters, load_preset, preset_about, preset_names
+
+    rows = []
+    for name in preset_names():
+        shape = load_preset(name)
+        rows.append({"name": name, "parameters": count_parameters(shape), "about": preset_about(name)} | asdict(shape))
+    if json:
+        print_json(rows)
+        return
+    for row in rows:
+        say(
+            f"{row['name']:<18}{row['parameters']:>13,} parameters with {row['target_vocab_size']:,} subwords; "
+            f"{row['about']}"
+        )
