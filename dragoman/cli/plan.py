@@ -1,11 +1,11 @@
-"""Commands about a run that has not begun: `check` measures the machines, `plan` describes them on paper."""
+"""Commands about a run that has not started: `check` measures its machines, `plan` predicts it on paper."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.output import Json, print_json, say, speaker, warn
+from dragoman.cli.output import Json, message_printer, print_json, say, warn
 from dragoman.cli.train import Hosts, Overrides, SendData, SshConfig, Workers, place_workers
 from dragoman.run.errors import UsageError
 
@@ -13,45 +13,49 @@ if TYPE_CHECKING:
     from dragoman.diagnosis.prediction import Prediction
     from dragoman.launch.check import CheckResult
 
-_EXAMPLES = """Examples: dragoman check config.toml --hosts a:2,b:2 |
+_CHECK_EXAMPLES = """Examples: dragoman check config.toml --hosts a:2,b:2 |
 dragoman check config.toml --workers 2 --steps 50000 --price-per-hour 12.5 |
 dragoman check config.toml --hosts a:2,b:2 --json"""
+_PLAN_EXAMPLES = """Examples: dragoman plan --nodes 2 --link 100mbit --steps 50000 --price-per-hour 12 |
+dragoman plan --device A100 --devices-per-node 8 --inside-link nvlink3 --link 100gbit --max-devices 4096 --plot a.svg |
+dragoman plan my-plan.toml --json | dragoman plan --list"""
 DEFAULT_SECONDS = 35.0
 
 
-def add_check_command(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command(epilog=_EXAMPLES)(check)
+def add_plan_commands(app: typer.Typer) -> None:
+    """Adds `check` and `plan` to the command line."""
+    app.command(epilog=_CHECK_EXAMPLES)(check)
+    app.command(epilog=_PLAN_EXAMPLES)(plan)
 
 
 def check(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the run to come.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the planned run.")],
     overrides: Overrides = None,
     workers: Workers = None,
     hosts: Hosts = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Of the whole run. Default: training.max_steps of the config.")
+        int | None, typer.Option(min=1, help="Steps of the whole run. Default: training.max_steps of the config.")
     ] = None,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Of all machines together. Default: training.price_per_hour.")
+        float | None, typer.Option(min=0, help="Price of all machines together. Default: training.price_per_hour.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=5, max=600, help="How long to measure; starting takes some seconds more.")
+        float, typer.Option(min=5, max=600, help="How long to measure, without the seconds for starting.")
     ] = DEFAULT_SECONDS,
     send_data: SendData = False,
     ssh_config: SshConfig = None,
     json: Json = False,
 ) -> None:
-    """Measure machines and links with a few real steps, and say how long a step will take and what holds it back.
+    """Measure machines and links with a few real steps, and predict how long a step takes and what limits it.
 
-    Exit code 0: fine; 1: a problem was found.
+    Exit code 0: no problem; 1: a problem was found.
     """
     from dragoman.launch.check import check_machines
     from dragoman.run.config import load_settings
 
     settings = load_settings(config, overrides or [])
     placement = place_workers(workers, hosts, 1, ssh_config, send_data)
-    tell = speaker(json)
+    tell = message_printer(json)
     tell(f"Measuring for up to {seconds:.0f} s …")
     result = check_machines(settings, placement, seconds, warn)
     prediction = _predict(result)
@@ -66,7 +70,7 @@ def check(
 
 
 def _predict(result: "CheckResult") -> "Prediction | None":
-    """From what was measured; problems it shows join those of the hosts."""
+    """Predicts from what was measured; adds the problems it finds to those of the hosts."""
     from dragoman.diagnosis.advice import predict_and_advise
 
     if result.measured is None or not result.measured.alone_steps:
@@ -74,7 +78,10 @@ def _predict(result: "CheckResult") -> "Prediction | None":
     prediction = predict_and_advise(result.measured)
     result.problems += prediction.problems
     if len(result.measured.machines) > 1 and not result.measured.all_reduce:
-        result.problems.append("The exchange of gradients was not measured: the step time is that of computing alone.")
+        result.problems.append(
+            "The exchange of gradients was not measured, so the step time is that of computing alone. "
+            "Give it more time with --seconds."
+        )
     return prediction
 
 
@@ -99,24 +106,14 @@ def _print_report(
         for line in describe_prediction(prediction):
             say(line)
         say(describe_run_length(prediction, num_steps, price_per_hour))
-        for sentence in prediction.advice:
-            say(f"What would help: {sentence}")
+        for message in prediction.advice:
+            say(f"What would help: {message}")
     for note in result.measured.notes if result.measured else []:
         say(f"Note: {note}")
     for problem in result.problems:
         warn(f"PROBLEM: {problem}")
     if prediction is not None and not result.problems:
         say("No problem found.")
-
-
-def add_foresight_commands(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command(epilog=_PLAN_EXAMPLES)(plan)
-
-
-_PLAN_EXAMPLES = """Examples: dragoman plan --nodes 2 --link 100mbit --steps 50000 --price-per-hour 12 |
-dragoman plan --device A100 --devices-per-node 8 --inside-link nvlink3 --link 100gbit --max-devices 4096 --plot a.svg |
-dragoman plan my-plan.toml --json | dragoman plan --list"""
 
 
 def plan(
@@ -126,36 +123,46 @@ def plan(
     model: Annotated[str | None, typer.Option(help="A model preset. Default: transformer-base.")] = None,
     precision: Annotated[str | None, typer.Option(help="mixed (fp16, the default), bf16 or fp32.")] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Target tokens a step over all devices, at any size. Default: 32768.")
+        int | None,
+        typer.Option(help="Target tokens of a step over all devices, for any number of them. Default: 32768."),
     ] = None,
     batch_per_device: Annotated[
-        int | None, typer.Option(help="Target tokens a step on each device: the batch grows with the cluster.")
+        int | None, typer.Option(help="Target tokens of a step on each device: the batch grows with the cluster.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="A name from --list. Default: V100.")] = None,
-    devices_per_node: Annotated[int | None, typer.Option(help="Default: 2.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Default: 2.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device: a name from --list. Default: V100.")] = None,
+    devices_per_node: Annotated[int | None, typer.Option(help="Devices in each node. Default: 2.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 2.")] = None,
     link: Annotated[
-        str | None, typer.Option(help="Between nodes: a name from --list or a rate such as 300mbit. Default: 100mbit.")
+        str | None,
+        typer.Option(help="Link between nodes: a name from --list or a rate such as 300mbit. Default: 100mbit."),
     ] = None,
-    inside_link: Annotated[str | None, typer.Option(help="Between devices of a node. Default: pcie3.")] = None,
-    gradient_bytes: Annotated[int | None, typer.Option(help="4 sends fp32 (default), 2 half precision.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Of the whole run: gives hours.")] = None,
+    inside_link: Annotated[str | None, typer.Option(help="Link between devices of a node. Default: pcie3.")] = None,
+    gradient_bytes: Annotated[
+        int | None, typer.Option(help="Bytes sent for each gradient: 4 is fp32 (the default), 2 half precision.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the whole run, to get hours.")] = None,
     price_per_hour: Annotated[
-        float | None, typer.Option(help="Of the whole cluster described here; other sizes in proportion to devices.")
+        float | None,
+        typer.Option(help="Price of the whole planned cluster; other sizes in proportion to their devices."),
     ] = None,
-    max_devices: Annotated[int | None, typer.Option(help="The largest cluster of the table.")] = None,
+    max_devices: Annotated[int | None, typer.Option(help="Largest cluster of the table.")] = None,
     hardware: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML with facts that add to or override the shipped ones.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with own devices and links, which are added to --list or replace its entries.",
+        ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the table: .svg or .png.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the table as a chart: .svg or .png.")
+    ] = None,
     list_hardware: Annotated[bool, typer.Option("--list", help="List the known devices and links.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict on paper what a run takes on a cluster: seconds a step by cause, hours, cost, and what would help."""
+    """Predict on paper what a run takes on a cluster: seconds per step by part, hours, cost, and what would help."""
     from dragoman.diagnosis.hardware import hardware_lines, load_hardware
-    from dragoman.diagnosis.plan import build_plan
-    from dragoman.diagnosis.plan_chart import plan_lines, save_chart
-    from dragoman.diagnosis.scenario import load_plan
+    from dragoman.diagnosis.plan import build_plan, load_plan
+    from dragoman.diagnosis.plan_output import plan_lines, save_chart
 
     facts = load_hardware(hardware)
     if list_hardware:

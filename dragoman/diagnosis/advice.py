@@ -1,49 +1,60 @@
-"""What would make a step faster, and by how much; and what is wrong with the machines or the way between them.
+"""What would make a step faster, and by how much; and what is wrong with the machines or the links between them.
 
-Every proposal is the same arithmetic as the prediction, with one thing changed, and is scaled by how well that
-arithmetic met the steps that were rehearsed.
+Each proposal is predicted like the step itself, with one thing changed, and scaled by the ratio of rehearsed steps to
+the model.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from dragoman.diagnosis.measurements import MEGA, MeasuredLink, Measurements, Transfer
-from dragoman.diagnosis.prediction import Prediction, predict, step_from_parts, transfer_seconds
+from dragoman.diagnosis.prediction import (
+    MEGA,
+    MeasuredLink,
+    Measurements,
+    Prediction,
+    Transfer,
+    assemble_step,
+    predict,
+    transfer_seconds,
+)
 from dragoman.diagnosis.step_model import ring_bytes_per_node
 from dragoman.diagnosis.wording import format_step
 from dragoman.run.units import BITS_PER_BYTE, format_rate
 
-WORTH_SAYING = 0.95
-"""A proposal that saves less than a twentieth of the step is not worth a sentence."""
+MOST_OF_NOW = 0.95
+"""A proposal is shown if the step would take less than this share of its time now."""
 LINK_STEPS_MEGABITS = (100, 1_000, 10_000, 25_000, 100_000)
 SLOW_LINK_SHARE = 0.3
-"""Of the claimed speed. One TCP stream seldom fills a fast link, so only a good deal less is a finding."""
+"""A link below this share of its claimed speed is a problem; one TCP stream seldom fills a fast link."""
 SLOW_MACHINE_FACTOR = 1.35
+PARTS_OF_BATCH = ("data", "forward", "backward", "hidden_communication")
+"""Parts that grow with the tokens of a rank."""
 
 
 def predict_and_advise(measured: Measurements) -> Prediction:
-    """A prediction with everything there is to say about it."""
+    """Predicts a step, with advice and problems."""
     prediction = predict(measured)
     return replace(prediction, advice=advise(measured, prediction), problems=find_problems(measured, prediction))
 
 
 def advise(measured: Measurements, prediction: Prediction) -> list[str]:
-    """Sentences, the greatest gain first."""
+    """Returns one message for each change that helps, the greatest gain first."""
     scale = _scale(measured, prediction)
-    proposals = _link_proposals(measured) + _other_proposals(measured, prediction)
-    gains = [(seconds * scale, what) for what, seconds in proposals]
-    useful = sorted((seconds, what) for seconds, what in gains if seconds < WORTH_SAYING * prediction.seconds)
-    sentences = [
-        f"{what}: {format_step(seconds)} instead of {format_step(prediction.seconds)} a step."
-        for seconds, what in useful
+    proposals = [
+        (seconds * scale, change)
+        for change, seconds in _link_proposals(measured) + _other_proposals(measured, prediction)
     ]
-    return sentences + _batch_advice(measured, prediction)
+    return [
+        f"{change}: {format_step(seconds)} instead of {format_step(prediction.seconds)} a step."
+        for seconds, change in sorted(proposals)
+        if seconds < MOST_OF_NOW * prediction.seconds
+    ] + _batch_advice(measured, prediction)
 
 
 def _scale(measured: Measurements, prediction: Prediction) -> float:
-    """By how much steps take longer than the arithmetic says."""
-    model_seconds = sum(step_from_parts(measured).values())
+    """How many times longer steps take than the model says."""
+    model_seconds = assemble_step(measured).seconds
     return prediction.seconds / model_seconds if model_seconds else 1.0
 
 
@@ -54,24 +65,25 @@ def _link_proposals(measured: Measurements) -> list[tuple[str, float]]:
     slowest = min(measured.links, key=lambda link: link.bytes_per_second)
     faster = [speed for speed in LINK_STEPS_MEGABITS if speed > 1.5 * slowest.megabits_per_second][:2]
     proposals = [
-        (f"A port of {_port(speed)}", _with_link(measured, slowest, speed * MEGA / BITS_PER_BYTE)) for speed in faster
+        (f"A port of {_port(speed)}", _seconds_with_link(measured, slowest, speed * MEGA / BITS_PER_BYTE))
+        for speed in faster
     ]
     halved = [
         Transfer(each.num_bytes, transfer_seconds(measured.all_reduce, each.num_bytes / 2))
         for each in measured.all_reduce
     ]
-    return [*proposals, ("Sending gradients in half precision", sum(step_from_parts(measured, halved).values()))]
+    return [*proposals, ("Sending gradients in half precision", assemble_step(measured, halved).seconds)]
 
 
-def _with_link(measured: Measurements, slowest: MeasuredLink, bytes_per_second: float) -> float:
-    """Seconds of a step whose messages travel at another rate; what they take besides travelling stays."""
+def _seconds_with_link(measured: Measurements, slowest: MeasuredLink, bytes_per_second: float) -> float:
+    """Seconds per step if links had another rate; latency and other fixed costs of an all-reduce stay."""
     num_ranks = len(measured.machines)
     changed = []
     for each in measured.all_reduce:
         sent = ring_bytes_per_node(each.num_bytes, num_ranks)
-        besides = max(0.0, each.seconds - sent / slowest.bytes_per_second)
-        changed.append(Transfer(each.num_bytes, besides + sent / bytes_per_second))
-    return sum(step_from_parts(measured, changed).values())
+        fixed = max(0.0, each.seconds - sent / slowest.bytes_per_second)
+        changed.append(Transfer(each.num_bytes, fixed + sent / bytes_per_second))
+    return assemble_step(measured, changed).seconds
 
 
 def _other_proposals(measured: Measurements, prediction: Prediction) -> list[tuple[str, float]]:
@@ -79,73 +91,69 @@ def _other_proposals(measured: Measurements, prediction: Prediction) -> list[tup
     names = measured.machine_names
     if len(names) > 1:
         proposals.append((f"One machine alone ({names[0]})", seconds_on_one_machine(measured)))
-    parts = step_from_parts(measured)
-    total = sum(parts.values())
+    step = assemble_step(measured)
     if len(measured.work_by_rank) > 1 and prediction.bottleneck == "straggler":
         slowest = measured.work_by_rank.index(max(measured.work_by_rank))
-        gain = prediction.losses.excess_of_slowest
-        proposals.append((f"Rank {slowest} on {measured.machines[slowest]} as fast as the others", total - gain))
+        gain = prediction.step.costs.excess_of_slowest
+        proposals.append((f"Rank {slowest} on {measured.machines[slowest]} as fast as the others", step.seconds - gain))
     if prediction.bottleneck == "input":
-        proposals.append(("Prepared data on a faster disk", total - parts.get("data", 0.0)))
+        proposals.append(("Prepared data on a faster disk", step.seconds - step.parts.get("data", 0.0)))
     return proposals
 
 
 def seconds_on_one_machine(measured: Measurements) -> float:
-    """Of a step of the same global batch on the first machine alone, by the same arithmetic."""
-    num_ranks = len(measured.machines)
+    """Seconds per step of the same global batch on the first machine alone, by the same model."""
     num_inside = list(measured.machines).count(measured.machines[0])
-    factor = num_ranks / num_inside
-    shared = {name: seconds * factor for name, seconds in measured.alone_parts.items() if name in _SCALING_PARTS}
+    factor = len(measured.machines) / num_inside
+    parts = {
+        name: seconds * (factor if name in PARTS_OF_BATCH else 1.0) for name, seconds in measured.alone_parts.items()
+    }
     exchange = 0.0
     if num_inside > 1 and measured.all_reduce_inside:
         exchange = sum(transfer_seconds(measured.all_reduce_inside, size) for size in measured.bucket_bytes)
-    return sum((measured.alone_parts | shared).values()) + exchange
-
-
-_SCALING_PARTS = ("data", "forward", "backward", "hidden_communication")
-"""What grows with the share of the batch that a rank has."""
+    return sum(parts.values()) + exchange
 
 
 def _batch_advice(measured: Measurements, prediction: Prediction) -> list[str]:
-    """A larger batch makes a step longer, but what is fixed is paid more rarely."""
+    """Proposes a larger batch: steps get longer, but fixed costs are paid less often."""
     if prediction.bottleneck not in ("network", "overhead"):
         return []
-    parts = step_from_parts(measured)
-    grown = sum(parts.get(name, 0.0) for name in _SCALING_PARTS) * (1 - measured.fixed_share)
-    gain = 2 * sum(parts.values()) / (sum(parts.values()) + grown)
-    if gain * WORTH_SAYING < 1:
+    step = assemble_step(measured)
+    added = sum(step.parts.get(name, 0.0) for name in PARTS_OF_BATCH) * (1 - measured.fixed_share)
+    gain = 2 * step.seconds / (step.seconds + added)
+    if gain * MOST_OF_NOW < 1:
         return []
     return [f"Twice the training.global_batch_tokens: {gain:.2g} times as many tokens a second, in larger steps."]
 
 
 def find_problems(measured: Measurements, prediction: Prediction) -> list[str]:
-    """What the owner of these machines should look at before paying for them."""
+    """Returns what the owner of these machines should look at before paying for them."""
     return [
         *_link_problems(measured.links),
         *_placement_problems(measured),
         *_machine_problems(measured),
-        *_futility(measured, prediction),
+        *_useless_machines(measured, prediction),
     ]
 
 
 def _link_problems(links: Sequence[MeasuredLink]) -> list[str]:
     problems = []
     for link in links:
-        way = f"The way from {link.sender} to {link.receiver}"
+        name = f"The link from {link.sender} to {link.receiver}"
         if link.kind in ("loopback", "vpn"):
             kind = "the loopback interface" if link.kind == "loopback" else "a VPN"
-            problems.append(f"{way} goes over {kind} ({link.interface}): set GLOO_SOCKET_IFNAME to the fast interface.")
+            problems.append(f"{name} uses {kind} ({link.interface}): set GLOO_SOCKET_IFNAME to the fast interface.")
         claimed = link.claimed_megabits_per_second
         if claimed and link.megabits_per_second < SLOW_LINK_SHARE * claimed:
             problems.append(
-                f"{way} carries {format_rate(link.bytes_per_second)}, but {link.interface} claims {claimed:,.0f} "
-                f"Mbit/s: a slower port, cable, switch or limit is in between."
+                f"{name} carries {format_rate(link.bytes_per_second)}, but {link.interface} claims {claimed:,.0f} "
+                f"Mbit/s: look for a slower port, cable, switch or limit in between."
             )
     rates = [link.bytes_per_second for link in links]
     if len(links) > 2 and min(rates) < median(rates) / SLOW_MACHINE_FACTOR / 2:
         slow = min(links, key=lambda link: link.bytes_per_second)
         problems.append(
-            f"The way from {slow.sender} to {slow.receiver} carries {format_rate(slow.bytes_per_second)}, the others "
+            f"The link from {slow.sender} to {slow.receiver} carries {format_rate(slow.bytes_per_second)}, the others "
             f"{format_rate(median(rates))}: every step waits for the slowest."
         )
     return problems
@@ -161,7 +169,7 @@ def _placement_problems(measured: Measurements) -> list[str]:
 
 
 def _machine_problems(measured: Measurements) -> list[str]:
-    """A machine whose ranks take much longer than those of the others."""
+    """Finds a machine whose ranks take much longer than those of the others."""
     if len(measured.machine_names) < 2 or not measured.work_by_rank:
         return []
     work = {
@@ -182,11 +190,11 @@ def _machine_problems(measured: Measurements) -> list[str]:
     ]
 
 
-def _futility(measured: Measurements, prediction: Prediction) -> list[str]:
+def _useless_machines(measured: Measurements, prediction: Prediction) -> list[str]:
     if len(measured.machine_names) < 2:
         return []
     alone = seconds_on_one_machine(measured) * _scale(measured, prediction)
-    if alone > WORTH_SAYING * prediction.seconds:
+    if alone > MOST_OF_NOW * prediction.seconds:
         return []
     return [
         f"{len(measured.machine_names)} machines are slower than one: {format_step(prediction.seconds)} a step, and "

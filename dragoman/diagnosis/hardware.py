@@ -1,4 +1,4 @@
-"""Facts about devices and links by name, from hardware.toml and from a person's own file of the same form."""
+"""Facts about devices and links by name, from hardware.toml and from a user's file of the same form."""
 
 import tomllib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ETHERNET_GOODPUT_LOW, ETHERNET_GOODPUT_HIGH = 0.9, 0.99
 
 
 class ShareRange(Section):
-    """A share of something, and between which bounds it may really be."""
+    """A typical share, and the bounds it may lie between."""
 
     low: Share
     typical: Share
@@ -35,7 +35,7 @@ class ShareRange(Section):
 
 
 class Device(Section):
-    """What computes: a GPU, or the cores of a machine."""
+    """Facts about a device: a GPU, or the cores of a machine."""
 
     about: str
     memory_bytes: Positive
@@ -53,7 +53,7 @@ class Device(Section):
 
 
 class LinkFacts(Section):
-    """What carries bytes; the rate is the nominal one, of each direction."""
+    """Facts about a link; the rate is the nominal one, in each direction."""
 
     about: str
     latency_seconds: NotNegative
@@ -62,24 +62,24 @@ class LinkFacts(Section):
     source: str
 
     def link(self, goodput: float | None = None) -> Link:
-        """For the cost model, with the typical goodput unless told."""
+        """Returns the link for the step model, with the typical goodput unless another is given."""
         return Link(self.latency_seconds, self.bytes_per_second * (goodput or self.goodput.typical))
 
 
 class Hardware(Section):
-    """All facts, by name."""
+    """All facts about devices and links, by name."""
 
     devices: dict[str, Device]
     links: dict[str, LinkFacts]
 
     def device(self, name: str) -> Device:
-        """The facts about a device; an unknown name is an error that names the nearest known one."""
+        """Looks up a device; raises UsageError with the nearest known name for an unknown one."""
         if name not in self.devices:
             raise UsageError(_unknown("device", name, self.devices))
         return self.devices[name]
 
     def link(self, name: str) -> LinkFacts:
-        """The facts about a link by its name, or Ethernet of a rate such as 300mbit or 200MB/s."""
+        """Looks up a link by its name, or builds Ethernet of a rate such as 300mbit or 200MB/s."""
         if found := self.links.get(name) or self.links.get(name.lower()):  # 1Gbit is 1gbit
             return found
         if not name[:1].isdecimal():
@@ -88,10 +88,10 @@ class Hardware(Section):
 
 
 def load_hardware(own_file: Path | None = None) -> Hardware:
-    """The shipped facts, with those of a person's own file added or put over them, key by key."""
+    """Loads the facts of the package; those of a user's file are added or replace them, key by key."""
     values = tomllib.loads(files("dragoman.diagnosis").joinpath("hardware.toml").read_text(encoding="utf-8"))
     if own_file is not None:
-        values = _put_over(values, read_toml(own_file))
+        values = _merge(values, read_toml(own_file))
     try:
         return Hardware.model_validate(values)
     except ValidationError as error:
@@ -99,7 +99,7 @@ def load_hardware(own_file: Path | None = None) -> Hardware:
 
 
 def hardware_lines(hardware: Hardware) -> list[str]:
-    """One line for each device and link, for people."""
+    """Formats one line for each device and link."""
     lines = ["Devices:"]
     for name, device in hardware.devices.items():
         peaks = ", ".join(f"{precision} {peak / 1e12:g}" for precision, peak in device.peak_flops.items())
@@ -122,22 +122,22 @@ def _ethernet(name: str, bytes_per_second: float) -> LinkFacts:
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
-    # Compared without case: people write v100.
+    # Compared without case: users write v100.
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     nearest = get_close_matches(name.lower(), list(by_lower_case), n=1, cutoff=0.3) or list(by_lower_case)[:1]
     return f"There is no {kind} {name!r}; did you mean {by_lower_case[nearest[0]]!r}? Known: {', '.join(known)}."
 
 
-def _put_over(values: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def _merge(values: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     merged = dict(values)
     for key, value in own.items():
         under = merged.get(key)
-        merged[key] = _put_over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+        merged[key] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
 
 
 def _problem(error: ValidationError) -> str:
-    """One sentence that names the table: those of devices and links have names that the model does not know."""
+    """Describes the first error with the name of its table, which the model does not know for devices and links."""
     location = error.errors()[0]["loc"]
     match location:
         case ("devices", str() as name, *_) | ("links", str() as name, *_):

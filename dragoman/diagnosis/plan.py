@@ -1,19 +1,238 @@
-"""What a run would take on a cluster that exists on paper only: rows over cluster sizes, hours, cost, advice."""
+"""What a run would take on a cluster that exists on paper only: a step by part, cluster sizes, hours, cost, advice.
+
+Pure functions of a description and of facts about hardware; docs/cost-model.md has the formulas.
+"""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from dragoman.diagnosis.hardware import Hardware
-from dragoman.diagnosis.scenario import PlanSettings, Prediction, Scenario, build_scenario, predict_step
+from pydantic import Field, ValidationError, model_validator
+
+from dragoman.diagnosis.hardware import Device, Hardware, LinkFacts, ShareRange
+from dragoman.diagnosis.step_model import (
+    PARTS,
+    Step,
+    add_exchange,
+    bucket_ready_times,
+    bucket_sizes,
+    hierarchical_all_reduce_seconds,
+    packed_ring_all_reduce_seconds,
+    ring_bytes_per_node,
+)
+from dragoman.model.shape import (
+    BACKWARD_PER_FORWARD,
+    ModelShape,
+    activation_elements_per_token,
+    count_operations,
+    count_parameters,
+    forward_flops_per_target_token,
+    load_preset,
+)
 from dragoman.run.errors import UsageError
+from dragoman.run.tables import Positive, Section, Switch, first_problem, read_toml
 from dragoman.run.units import format_bytes, format_rate
 
+MAX_DEVICES = 1_000_000
+MAX_COUNT = 10**12
+DEFAULT_BATCH_TOKENS = 32_768
+OPTIMIZER_BYTES_PER_PARAMETER = 28
+"""Adam reads weight, gradient and two moments and writes three of them, 4 bytes each; memory is what limits it."""
+STATE_BYTES_PER_PARAMETER = 16
+"""Weight, gradient and two moments in fp32."""
+RESERVED_BYTES = 1e9
+"""Libraries, their workspaces and fragmentation: an estimate."""
 MIN_GAIN = 0.05
-"""Advice that would help less than this is not worth a sentence."""
+"""Advice that helps less than this is left out."""
 LARGER_BATCH = 4
 HALF_PRECISION_BYTES = 2
 PORTS = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
-"""What a person can order instead of a slower one, in order."""
+"""Ports that people can order, from slow to fast."""
+
+End = Literal["low", "typical", "high"]
+DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES, strict=True)]
+LargeCount = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+
+
+class PlanSettings(Section):
+    """A run and a cluster as a user describes them: the keys of PLAN.toml and the options of `dragoman plan`."""
+
+    model: str = "transformer-base"
+    """A model preset; `dragoman presets` lists them."""
+    precision: Literal["fp32", "fp16", "bf16", "mixed"] = "mixed"
+    """Precision of matrix products; weights stay fp32. mixed is fp16."""
+    batch_tokens: LargeCount | None = None
+    """Target tokens of one step over all devices, the same for any number of devices. Default: 32,768."""
+    batch_per_device: LargeCount | None = None
+    """Target tokens of one step on each device, instead of batch_tokens: the global batch grows with the cluster."""
+    device: str = "V100"
+    devices_per_node: DeviceCount = 2
+    nodes: DeviceCount = 2
+    link: str = "100mbit"
+    """Link between nodes: a name from the list, or a rate such as 300mbit."""
+    inside_link: str = "pcie3"
+    """Link between devices of a node."""
+    gradient_bytes: Literal[2, 4] = 4
+    """Bytes sent for each gradient: 4 is fp32, 2 half precision."""
+    overlap: Switch = True
+    """Whether gradients are sent while backward still computes."""
+    bucket_bytes: Annotated[int, Field(ge=2**16, le=2**40, strict=True)] = 16 * 2**20
+    """Size of the buckets in which gradients are sent."""
+    steps: LargeCount | None = None
+    price_per_hour: Annotated[Positive, Field(le=MAX_COUNT)] | None = None
+    """Price of the whole planned cluster; other sizes in proportion to their devices."""
+    max_devices: DeviceCount | None = None
+    """Largest cluster of the table. Default: four times this one, at least 64."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.batch_tokens is not None and self.batch_per_device is not None:
+            raise ValueError("batch_tokens and batch_per_device exclude each other: give one")
+        if self.num_devices > MAX_DEVICES:
+            raise ValueError(f"nodes times devices_per_node is {self.num_devices:,}, more than {MAX_DEVICES:,}")
+        if self.max_devices is not None and self.max_devices < self.num_devices:
+            raise ValueError(f"max_devices is {self.max_devices}, fewer than the plan's own {self.num_devices} devices")
+        return self
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices in the whole cluster."""
+        return self.nodes * self.devices_per_node
+
+
+def load_plan(path: Path | None, flags: dict[str, Any]) -> PlanSettings:
+    """Reads a PLAN.toml; options that were given win over its keys."""
+    values = read_toml(path) if path else {}
+    given = {key: value for key, value in flags.items() if value is not None}
+    # A batch can be given in two ways that exclude each other: an option replaces either key of the file.
+    if given.keys() & {"batch_tokens", "batch_per_device"}:
+        values = {key: value for key, value in values.items() if key not in ("batch_tokens", "batch_per_device")}
+    try:
+        return PlanSettings.model_validate(values | given)
+    except ValidationError as error:
+        where = f"{path}: " if path else ""
+        raise UsageError(f"{where}{first_problem(error, PlanSettings)}") from None
+
+
+def share_at(end: End, shares: ShareRange) -> float:
+    """Returns the low, typical or high share; a high share of peak and a high goodput make a step fast."""
+    return float(getattr(shares, end))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A planned run with all names replaced by facts."""
+
+    shape: ModelShape
+    precision: Literal["fp32", "fp16", "bf16"]
+    device: Device
+    inside: LinkFacts
+    between: LinkFacts
+    num_nodes: int
+    devices_per_node: int
+    global_tokens: float
+    gradient_bytes: int
+    overlaps: bool
+    bucket_bytes: int
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices in the whole cluster."""
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def tokens_per_device(self) -> float:
+        """Target tokens of one step on each device."""
+        return self.global_tokens / self.num_devices
+
+    @cached_property
+    def num_gradient_bytes(self) -> int:
+        """Bytes that an all-reduce sums."""
+        return count_parameters(self.shape) * self.gradient_bytes
+
+    @property
+    def bytes_per_node(self) -> float:
+        """Bytes through a node's port in each direction in a step."""
+        return ring_bytes_per_node(self.num_gradient_bytes, self.num_devices, self.devices_per_node)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory that a device needs: weights and optimizer state, kept activations, libraries."""
+        num_bytes = 4 if self.precision == "fp32" else 2
+        weights = count_parameters(self.shape) * (STATE_BYTES_PER_PARAMETER + (num_bytes if num_bytes == 2 else 0))
+        activations = activation_elements_per_token(self.shape) * num_bytes * self.tokens_per_device
+        return weights + activations + RESERVED_BYTES
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether the device has enough memory."""
+        return self.memory_bytes <= self.device.memory_bytes
+
+
+def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
+    """Looks up all names; raises UsageError for an unknown one or a precision that the device lacks."""
+    device = hardware.device(settings.device)
+    precision = "fp16" if settings.precision == "mixed" else settings.precision
+    if precision not in device.peak_flops:
+        known = ", ".join(device.peak_flops)
+        raise UsageError(f"The device {settings.device} has no facts for {settings.precision}; it has {known}.")
+    if settings.batch_per_device is not None:
+        global_tokens = settings.batch_per_device * settings.num_devices
+    else:
+        global_tokens = settings.batch_tokens or DEFAULT_BATCH_TOKENS
+    return Scenario(
+        shape=load_preset(settings.model),
+        precision=precision,
+        device=device,
+        inside=hardware.link(settings.inside_link),
+        between=hardware.link(settings.link),
+        num_nodes=settings.nodes,
+        devices_per_node=settings.devices_per_node,
+        global_tokens=global_tokens,
+        gradient_bytes=settings.gradient_bytes,
+        overlaps=settings.overlap,
+        bucket_bytes=settings.bucket_bytes,
+    )
+
+
+def plan_step(scenario: Scenario, end: End = "typical", is_hierarchical: bool = False) -> Step:
+    """Computes one step; parts that paper cannot know (data, straggler, ...) are 0."""
+    peak_flops = scenario.device.peak_flops[scenario.precision]
+    reached_flops = peak_flops * share_at(end, scenario.device.reached_share[scenario.precision])
+    forward = scenario.tokens_per_device * forward_flops_per_target_token(scenario.shape) / reached_flops
+    backward = BACKWARD_PER_FORWARD * forward
+    # Kernels are started ahead of the device that runs them: starting costs time only where it takes longer.
+    starting = count_operations(scenario.shape) * scenario.device.seconds_per_operation
+    optimizer_bytes = count_parameters(scenario.shape) * OPTIMIZER_BYTES_PER_PARAMETER
+    own_parts = dict.fromkeys(PARTS, 0.0) | {
+        "forward": forward,
+        "backward": backward,
+        "optimizer": optimizer_bytes / scenario.device.memory_bytes_per_second,
+        "other": max(0.0, starting - forward - backward),
+    }
+    return Step(add_exchange(own_parts, *_transfers(scenario, backward, end, is_hierarchical)))
+
+
+def _transfers(
+    scenario: Scenario, backward_seconds: float, end: End, is_hierarchical: bool
+) -> tuple[list[float], list[float]]:
+    """When each bucket is ready, in seconds before the end of backward, and how long its all-reduce takes."""
+    if scenario.num_devices == 1:
+        return [], []
+    # The embedding is one tensor, used first and last: its gradient is complete only when backward ends.
+    embedding_bytes = scenario.shape.target_vocab_size * scenario.shape.width * scenario.gradient_bytes
+    sizes = bucket_sizes(scenario.num_gradient_bytes - embedding_bytes, scenario.bucket_bytes)
+    ready = [*bucket_ready_times(sizes, backward_seconds), 0.0]
+    if not scenario.overlaps:
+        ready = [0.0] * len(ready)
+    inside = scenario.inside.link(share_at(end, scenario.inside.goodput))
+    between = scenario.between.link(share_at(end, scenario.between.goodput))
+    all_reduce = hierarchical_all_reduce_seconds if is_hierarchical else packed_ring_all_reduce_seconds
+    return ready, [
+        all_reduce(size, scenario.num_nodes, scenario.devices_per_node, inside, between)
+        for size in [*sizes, embedding_bytes]
+    ]
 
 
 @dataclass(frozen=True)
@@ -25,12 +244,12 @@ class SizeRow:
     seconds_per_step: float
     target_tokens_per_second: float
     efficiency: float
-    """Tokens a second of each device, as a share of what one device alone makes."""
+    """Tokens per second of each device, as a share of those of one device alone."""
     communication_seconds: float
     exposed_communication: float
     hidden_communication: float
     hierarchical_seconds_per_step: float
-    """If nodes summed inside first; what is planned is a ring over all devices."""
+    """With an all-reduce inside each node first; the other figures are for one ring over all devices."""
     fits_memory: bool
     bottleneck: str
     hours: float | None
@@ -39,11 +258,11 @@ class SizeRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would take, and what would help."""
+    """Figures of a planned run, and what would help."""
 
     settings: PlanSettings
     scenario: Scenario
-    prediction: Prediction
+    step: Step
     low: float
     high: float
     sizes: tuple[SizeRow, ...]
@@ -53,19 +272,15 @@ class Plan:
 
     @property
     def own_size(self) -> SizeRow:
-        """The row of the described cluster."""
+        """The row of the planned cluster."""
         return next(row for row in self.sizes if row.devices == self.settings.num_devices)
 
     def to_json(self) -> dict[str, Any]:
-        """All figures; seconds and bytes."""
+        """Returns all figures, in seconds and bytes."""
         return {
-            "seconds_per_step": {
-                "predicted": self.prediction.seconds_per_step,
-                "low": self.low,
-                "high": self.high,
-            },
-            "parts": self.prediction.parts,
-            "bottleneck": self.prediction.bottleneck,
+            "seconds_per_step": {"predicted": self.step.seconds, "low": self.low, "high": self.high},
+            "parts": self.step.parts,
+            "bottleneck": self.step.bottleneck,
             "bytes_per_node_per_step": self.scenario.bytes_per_node,
             "hierarchical_seconds_per_step": self.own_size.hierarchical_seconds_per_step,
             "hours": self.own_size.hours,
@@ -80,21 +295,21 @@ class Plan:
 
 
 def build_plan(settings: PlanSettings, hardware: Hardware) -> Plan:
-    """The described cluster, the table over sizes, and advice."""
+    """Computes the planned cluster, the table of sizes, and advice."""
     scenario = build_scenario(settings, hardware)
     if scenario.tokens_per_device < 1:
         raise UsageError(
             f"A batch of {scenario.global_tokens:,.0f} tokens cannot be divided among {scenario.num_devices:,} devices."
         )
-    prediction = predict_step(scenario)
-    # Not always in this order: where starting kernels takes longest, faster ones leave less to hide the network behind.
-    ends = [prediction, predict_step(scenario, "high"), predict_step(scenario, "low")]
+    step = plan_step(scenario)
+    # The low shares need not give the longest step: slower kernels leave more time to hide the network behind.
+    ends = [each.seconds for each in (step, plan_step(scenario, "low"), plan_step(scenario, "high"))]
     return Plan(
         settings=settings,
         scenario=scenario,
-        prediction=prediction,
-        low=min(end.seconds_per_step for end in ends),
-        high=max(end.seconds_per_step for end in ends),
+        step=step,
+        low=min(ends),
+        high=max(ends),
         sizes=_size_rows(settings, hardware),
         advice=find_advice(scenario, hardware),
         problems=find_problems(scenario),
@@ -103,7 +318,7 @@ def build_plan(settings: PlanSettings, hardware: Hardware) -> Plan:
 
 
 def table_sizes(settings: PlanSettings) -> list[int]:
-    """1, 2, 4, … devices: within a node first, then whole nodes; the plan's own number is always among them."""
+    """Returns 1, 2, 4, … devices: within a node first, then whole nodes; includes the planned number."""
     limit = settings.max_devices or max(64, 4 * settings.num_devices)
     per_node = settings.devices_per_node
     within = [2**power for power in range(per_node.bit_length()) if 2**power < per_node]
@@ -112,14 +327,14 @@ def table_sizes(settings: PlanSettings) -> list[int]:
 
 
 def at_size(settings: PlanSettings, num_devices: int) -> PlanSettings:
-    """The same plan on another number of devices; what fits into one node is on one node."""
+    """Returns the same plan on another number of devices, on one node if they fit."""
     per_node = min(num_devices, settings.devices_per_node)
     return settings.model_copy(update={"nodes": num_devices // per_node, "devices_per_node": per_node})
 
 
 def _size_rows(settings: PlanSettings, hardware: Hardware) -> tuple[SizeRow, ...]:
     alone = build_scenario(at_size(settings, 1), hardware)
-    tokens_per_second_alone = alone.global_tokens / predict_step(alone).seconds_per_step
+    tokens_per_second_alone = alone.global_tokens / plan_step(alone).seconds
     scenarios = [build_scenario(at_size(settings, size), hardware) for size in table_sizes(settings)]
     return tuple(
         _size_row(settings, scenario, tokens_per_second_alone)
@@ -129,8 +344,8 @@ def _size_rows(settings: PlanSettings, hardware: Hardware) -> tuple[SizeRow, ...
 
 
 def _size_row(settings: PlanSettings, scenario: Scenario, tokens_per_second_alone: float) -> SizeRow:
-    prediction = predict_step(scenario)
-    seconds = prediction.seconds_per_step
+    step = plan_step(scenario)
+    seconds, hidden, exposed = step.seconds, step.parts["hidden_communication"], step.parts["exposed_communication"]
     hours = settings.steps * seconds / 3600 if settings.steps else None
     price = settings.price_per_hour
     scale = scenario.num_devices / settings.num_devices
@@ -140,27 +355,27 @@ def _size_row(settings: PlanSettings, scenario: Scenario, tokens_per_second_alon
         seconds_per_step=seconds,
         target_tokens_per_second=scenario.global_tokens / seconds,
         efficiency=scenario.global_tokens / seconds / scenario.num_devices / tokens_per_second_alone,
-        communication_seconds=prediction.communication_seconds,
-        exposed_communication=prediction.parts["exposed_communication"],
-        hidden_communication=prediction.parts["hidden_communication"],
-        hierarchical_seconds_per_step=predict_step(scenario, is_hierarchical=True).seconds_per_step,
+        communication_seconds=hidden + exposed,
+        exposed_communication=exposed,
+        hidden_communication=hidden,
+        hierarchical_seconds_per_step=plan_step(scenario, is_hierarchical=True).seconds,
         fits_memory=scenario.fits_memory,
-        bottleneck=prediction.bottleneck,
+        bottleneck=step.bottleneck,
         hours=hours,
         cost=None if hours is None or price is None else hours * price * scale,
     )
 
 
 def find_advice(scenario: Scenario, hardware: Hardware) -> tuple[str, ...]:
-    """What would make more of the same devices, with figures, best first; only what helps and fits into memory."""
+    """Returns changes that give more tokens per second and fit into memory, with figures, the best first."""
     now = _tokens_per_second(scenario)
     gains = [
-        (_tokens_per_second(changed) / now - 1, what, changed)
-        for what, changed in _changes(scenario, hardware)
+        (_tokens_per_second(changed) / now - 1, name, changed)
+        for name, changed in _changes(scenario, hardware)
         if changed.fits_memory or not scenario.fits_memory
     ]
     helpful = sorted((gain for gain in gains if gain[0] > MIN_GAIN), key=lambda gain: -gain[0])
-    return tuple(_sentence(what, scenario, changed) for _, what, changed in helpful)
+    return tuple(_describe_change(name, scenario, changed) for _, name, changed in helpful)
 
 
 def _changes(scenario: Scenario, hardware: Hardware) -> list[tuple[str, Scenario]]:
@@ -182,41 +397,41 @@ def _changes(scenario: Scenario, hardware: Hardware) -> list[tuple[str, Scenario
     return changes
 
 
-def _sentence(what: str, scenario: Scenario, changed: Scenario) -> str:
-    before, after = predict_step(scenario).seconds_per_step, predict_step(changed).seconds_per_step
+def _describe_change(name: str, scenario: Scenario, changed: Scenario) -> str:
+    before, after = plan_step(scenario).seconds, plan_step(changed).seconds
     if changed.global_tokens == scenario.global_tokens:
-        return f"{what}: {after:.3g} s instead of {before:.3g} s a step."
+        return f"{name}: {after:.3g} s instead of {before:.3g} s a step."
     return (
-        f"{what}: {_tokens_per_second(changed):,.0f} instead of {_tokens_per_second(scenario):,.0f} target tokens a "
-        f"second, {after:.3g} s a step; the run then learns differently."
+        f"{name}: {_tokens_per_second(changed):,.0f} instead of {_tokens_per_second(scenario):,.0f} target tokens a "
+        f"second, {after:.3g} s a step; a larger batch also changes how the model learns."
     )
 
 
 def _tokens_per_second(scenario: Scenario) -> float:
-    return scenario.global_tokens / predict_step(scenario).seconds_per_step
+    return scenario.global_tokens / plan_step(scenario).seconds
 
 
 def find_problems(scenario: Scenario) -> tuple[str, ...]:
-    """What would keep the run from working at all."""
+    """Returns what would make the run fail."""
     if scenario.fits_memory:
         return ()
     return (
-        f"It does not fit: a device needs about {format_bytes(scenario.memory_bytes)} and has "
-        f"{format_bytes(scenario.device.memory_bytes)}. Take a smaller batch, or more training.virtual_workers, "
+        f"Not enough memory: a device needs about {format_bytes(scenario.memory_bytes)} and has "
+        f"{format_bytes(scenario.device.memory_bytes)}. Use a smaller batch, or more training.virtual_workers, "
         "which a device computes one after the other.",
     )
 
 
 def describe_assumptions(scenario: Scenario) -> tuple[str, ...]:
-    """What the figures rest on, for people to disagree with."""
+    """Returns what the figures rest on, so that users can check it."""
     share = scenario.device.reached_share[scenario.precision]
     between = scenario.between
     return (
         f"Training reaches {share.typical:.1%} of the {scenario.device.about}'s peak in {scenario.precision} "
-        f"({share.low:.1%} to {share.high:.1%} in the interval). {scenario.device.source}",
-        f"Of {format_rate(between.bytes_per_second)} between nodes {between.goodput.typical:.1%} is payload "
-        f"({between.goodput.low:.0%} to {between.goodput.high:.0%} in the interval). {between.source}",
-        "One ring over all devices, those of a node beside each other; as many source as target tokens; no padding; "
-        "data is always ready, all devices are equally fast, and no time goes to evaluation and checkpoints.",
+        f"(interval: {share.low:.1%} to {share.high:.1%}). {scenario.device.source}",
+        f"{between.goodput.typical:.1%} of the {format_rate(between.bytes_per_second)} between nodes is payload "
+        f"(interval: {between.goodput.low:.0%} to {between.goodput.high:.0%}). {between.source}",
+        "One ring over all devices, with the devices of a node next to each other; as many source as target tokens; no "
+        "padding; data is always ready, all devices are equally fast, and evaluations and checkpoints take no time.",
         "A device computes its share of the batch at once; the memory for that is an estimate.",
     )

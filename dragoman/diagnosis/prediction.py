@@ -1,42 +1,152 @@
-"""How long a step will take, from what a rehearsal measured: with an interval, and split by cause.
+"""How long a step will take, from what a rehearsal measured: with an interval, and by part.
 
-Whole steps that were rehearsed count most. Where a step is too slow to rehearse many, it is put together from steps
+Complete steps that were rehearsed count most. Where a step is too slow to rehearse many, it is assembled from steps
 without exchange and from all-reduces, bucket by bucket as docs/cost-model.md describes.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Self
 
-from dragoman.diagnosis.measurements import MeasuredLink, Measurements, Transfer
-from dragoman.diagnosis.step_model import Losses, StepView, find_losses
+from dragoman.diagnosis.step_model import Step, add_exchange
+from dragoman.run.units import BITS_PER_BYTE
 
+MEGA = 1e6
 MODEL_ERROR = 0.06
-"""Relative error of a step put together from its parts: see docs/results.md."""
+"""Relative error of a step assembled from its parts: see docs/results.md."""
 DRIFT = 0.08
-"""How much the speed of a machine and the length of batches wander between a rehearsal and a run."""
+"""Relative change of a machine's speed and of the batches' length between a rehearsal and a run."""
 COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
 NUM_ENOUGH_STEPS = 5
-"""Whole steps that need no model beside them."""
+"""With as many complete steps, the assembled one is not needed."""
 HICCUP_FACTOR = 1.5
-"""A step that took longer than this times the median was disturbed, and counts as if it had taken so long."""
+"""A step that took longer than this times the median was disturbed, and is cut to that time."""
 NUM_SKIPPED_STEPS = 2
 NUM_FIRST_STEPS = 10
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """Size and mean time of a transfer."""
+
+    num_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MeasuredLink:
+    """The link from one machine to another, in one direction."""
+
+    sender: str
+    receiver: str
+    latency_seconds: float
+    bytes_per_second: float
+    interface: str = ""
+    """The sender's interface whose counters rose."""
+    kind: str = "unknown"
+    """loopback, vpn, virtual, ethernet or unknown."""
+    claimed_megabits_per_second: float | None = None
+
+    @property
+    def megabits_per_second(self) -> float:
+        """Payload that arrived."""
+        return self.bytes_per_second * BITS_PER_BYTE / MEGA
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures as `dragoman check --json` prints them."""
+        return {
+            "from": self.sender,
+            "to": self.receiver,
+            "interface": self.interface,
+            "kind": self.kind,
+            "latency_seconds": self.latency_seconds,
+            "bytes_per_second": self.bytes_per_second,
+            "megabytes_per_second": self.bytes_per_second / MEGA,
+            "megabits_per_second": self.megabits_per_second,
+            "claimed_megabits_per_second": self.claimed_megabits_per_second,
+        }
+
+
+@dataclass(frozen=True)
+class Contention:
+    """How much computing and sending slow each other down: factors on the time of each, 1.0 for not at all."""
+
+    compute_slowdown: float
+    communication_slowdown: float
+
+
+@dataclass
+class Measurements:
+    """What a rehearsal measured; filled stage by stage, so that one cut short is still useful."""
+
+    machines: Sequence[str]
+    """The machine of each rank."""
+    gradient_bytes: int
+    bucket_bytes: Sequence[int]
+    alone_parts: dict[str, float] = field(default_factory=dict)
+    """Seconds per step without any exchange, mean over ranks."""
+    alone_steps: list[float] = field(default_factory=list)
+    """Seconds of each such step, on the rank that took longest."""
+    work_by_rank: list[float] = field(default_factory=list)
+    slowest: dict[str, float] = field(default_factory=dict)
+    bucket_ready: list[float] = field(default_factory=list)
+    """When each bucket is complete, in seconds before the end of backward."""
+    fixed_share: float = 0.0
+    all_reduce: list[Transfer] = field(default_factory=list)
+    """All-reduces of all ranks, by rising size."""
+    all_reduce_inside: list[Transfer] = field(default_factory=list)
+    """All-reduces of the ranks of one machine, by rising size."""
+    contention: Contention | None = None
+    links: list[MeasuredLink] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    """Seconds of complete steps, with the exchange."""
+    step_parts: dict[str, float] = field(default_factory=dict)
+    """Seconds of complete steps by part, mean over ranks."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be measured."""
+    seconds: float = 0.0
+    """How long the rehearsal took."""
+
+    @property
+    def machine_names(self) -> list[str]:
+        """Each machine once, in the order of ranks."""
+        return list(dict.fromkeys(self.machines))
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether neighbouring ranks are on different machines although they need not be."""
+        changes = sum(a != b for a, b in itertools.pairwise(self.machines))
+        return changes > len(self.machine_names) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON values, for `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` returned."""
+        nested = {
+            "all_reduce": [Transfer(**each) for each in values["all_reduce"]],
+            "all_reduce_inside": [Transfer(**each) for each in values["all_reduce_inside"]],
+            "links": [MeasuredLink(**each) for each in values["links"]],
+            "contention": Contention(**values["contention"]) if values["contention"] else None,
+        }
+        return cls(**{**values, **nested})
+
+
+@dataclass(frozen=True)
 class Prediction:
-    """What is expected of the steps of a run."""
+    """How long the steps of a run will take."""
 
     seconds: float
     low: float
     high: float
-    parts: dict[str, float]
-    losses: Losses
+    step: Step
+    """A typical step; without parts if they are not known."""
     basis: str
     """"rehearsal" or "first steps"."""
     num_workers: int
@@ -45,21 +155,26 @@ class Prediction:
     problems: list[str] = field(default_factory=list)
 
     @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by part."""
+        return dict(self.step.parts)
+
+    @property
     def bottleneck(self) -> str:
         """compute, network, input, straggler or overhead; unknown from first steps."""
-        return self.losses.bottleneck
+        return self.step.bottleneck
 
     def interval(self) -> dict[str, float]:
-        """Seconds of a step: the most likely, and between what they lie."""
+        """Seconds per step: the most likely value and the bounds."""
         return {"predicted": self.seconds, "low": self.low, "high": self.high}
 
     def to_json(self) -> dict[str, Any]:
-        """As a record of the run, and as `dragoman check --json` prints it."""
+        """Returns the figures as the run's record and `dragoman check --json` have them."""
         return {
             "seconds_per_step": self.interval(),
             "parts": self.parts,
             "bottleneck": self.bottleneck,
-            "share": self.losses.share(self.bottleneck),
+            "share": self.step.costs.share(self.bottleneck),
             "links": [link.to_json() for link in self.links],
             "advice": self.advice,
             "problems": self.problems,
@@ -69,91 +184,45 @@ class Prediction:
 
 
 def predict(measured: Measurements) -> Prediction:
-    """From a rehearsal."""
-    model_parts = step_from_parts(measured)
-    model_seconds = sum(model_parts.values())
+    """Predicts a step from a rehearsal."""
+    assembled = assemble_step(measured)
     steps = _without_hiccups(measured.steps)
     if len(steps) >= NUM_ENOUGH_STEPS:
         seconds, error = fmean(steps), _standard_error(steps)
     else:
-        # The model is worth one step more.
-        seconds = (sum(steps) + model_seconds) / (len(steps) + 1)
+        # The assembled step counts like one more complete step.
+        seconds = (sum(steps) + assembled.seconds) / (len(steps) + 1)
         spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
         error = math.hypot(spread, MODEL_ERROR)
-    parts = _scaled(measured.step_parts or model_parts, seconds)
-    view = StepView(parts, measured.slowest or None, measured.work_by_rank, measured.fixed_share)
-    return Prediction(
-        seconds,
-        *_bounds(seconds, error),
-        parts,
-        find_losses(view),
-        "rehearsal",
-        len(measured.machines),
-        measured.links,
-    )
+    parts = _scaled(measured.step_parts or assembled.parts, seconds)
+    step = Step(parts, measured.slowest or None, measured.work_by_rank, measured.fixed_share)
+    return Prediction(seconds, *_bounds(seconds, error), step, "rehearsal", len(measured.machines), measured.links)
 
 
 def predict_from_steps(seconds_of_steps: Sequence[float], num_workers: int) -> Prediction:
-    """From the first steps of the run itself, where nothing was rehearsed."""
+    """Predicts from the first steps of the run itself, where nothing was rehearsed; their parts are not known."""
     seconds = fmean(seconds_of_steps)
-    return Prediction(
-        seconds,
-        *_bounds(seconds, _standard_error(seconds_of_steps)),
-        {},
-        find_losses(StepView({})),  # what they were spent on is not known
-        "first steps",
-        num_workers,
-    )
+    bounds = _bounds(seconds, _standard_error(seconds_of_steps))
+    return Prediction(seconds, *bounds, Step({}), "first steps", num_workers)
 
 
-def _bounds(seconds: float, error: float) -> tuple[float, float]:
-    """Between what a step lies, by the relative error of its mean and by what drifts besides."""
-    margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
-    return seconds / (1 + margin), seconds * (1 + margin)
-
-
-def step_from_parts(measured: Measurements, all_reduce: Sequence[Transfer] | None = None) -> dict[str, float]:
-    """The parts of a step put together; with other all-reduces than were measured, of a step with another link."""
-    # Who computes alone waits for nobody: that part is reckoned below.
-    alone = {name: seconds for name, seconds in measured.alone_parts.items() if name != "straggler"}
-    exchanges = measured.all_reduce if all_reduce is None else all_reduce
-    backward = alone.get("backward", 0.0)
-    slowest_seconds = fmean(measured.alone_steps) if measured.alone_steps else sum(alone.values())
-    straggler = max(0.0, slowest_seconds - sum(alone.values()))
-    exposed, hidden = _exchange(measured, exchanges, backward)
-    slowdown = measured.contention.compute_slowdown if measured.contention else 1.0
-    slowed = hidden * max(0.0, slowdown - 1.0)
-    return alone | {
-        "backward": backward - hidden,
-        "hidden_communication": hidden + slowed,
-        "exposed_communication": max(0.0, exposed - slowed),
-        "straggler": straggler,
-    }
-
-
-def _exchange(measured: Measurements, exchanges: Sequence[Transfer], backward: float) -> tuple[float, float]:
-    """Seconds of exchange after backward has ended, and during it."""
-    if len(measured.machines) == 1 or not exchanges:
-        return 0.0, 0.0
-    slowdown = measured.contention.communication_slowdown if measured.contention else 1.0
-    now, hidden = -math.inf, 0.0
-    for num_bytes, ready in zip(measured.bucket_bytes, measured.bucket_ready, strict=False):
-        begin = max(now, -ready)
-        now = _arrival(begin, transfer_seconds(exchanges, num_bytes), slowdown)
-        hidden += max(0.0, min(now, 0.0) - begin)
-    return max(0.0, now), min(hidden, backward)
-
-
-def _arrival(begin: float, seconds: float, slowdown: float) -> float:
-    """When a transfer arrives that is slower until backward ends, at 0."""
-    if begin >= 0.0 or begin + seconds * slowdown <= 0.0:
-        return begin + seconds * (slowdown if begin < 0.0 else 1.0)
-    done_before = -begin / slowdown
-    return seconds - done_before
+def assemble_step(measured: Measurements, all_reduce: Sequence[Transfer] | None = None) -> Step:
+    """Builds a step from steps without exchange and from all-reduces: the measured ones, or those of another link."""
+    # Ranks that exchange nothing do not wait for each other: the straggler part is computed here.
+    own = {name: seconds for name, seconds in measured.alone_parts.items() if name != "straggler"}
+    slowest_seconds = fmean(measured.alone_steps) if measured.alone_steps else sum(own.values())
+    own["straggler"] = max(0.0, slowest_seconds - sum(own.values()))
+    transfers = measured.all_reduce if all_reduce is None else all_reduce
+    if len(measured.machines) == 1 or not transfers:
+        return Step(add_exchange(own, [], []))
+    ready = measured.bucket_ready
+    seconds = [transfer_seconds(transfers, size) for size in measured.bucket_bytes[: len(ready)]]
+    slowdown = measured.contention or Contention(1.0, 1.0)
+    return Step(add_exchange(own, ready, seconds, slowdown.compute_slowdown, slowdown.communication_slowdown))
 
 
 def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
-    """Between measured sizes in proportion; beyond the largest at the rate of the largest two."""
+    """Interpolates between measured sizes; beyond the largest, the rate of the largest two holds."""
     if num_bytes <= transfers[0].num_bytes:
         return transfers[0].seconds
     for smaller, larger in itertools.pairwise(transfers):
@@ -165,8 +234,14 @@ def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
         return last.seconds * num_bytes / last.num_bytes
     before = transfers[-2]
     rate = (last.seconds - before.seconds) / (last.num_bytes - before.num_bytes)
-    # A hiccup at the smaller size would make the slope too flat, and any size beyond too cheap.
+    # A hiccup at the smaller size would make the slope too flat, and any larger size too cheap.
     return last.seconds + (num_bytes - last.num_bytes) * max(rate, 0.5 * last.seconds / last.num_bytes)
+
+
+def _bounds(seconds: float, error: float) -> tuple[float, float]:
+    """The interval of a step, from the relative error of its mean and from drift."""
+    margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
+    return seconds / (1 + margin), seconds * (1 + margin)
 
 
 def _without_hiccups(values: Sequence[float]) -> list[float]:
@@ -175,7 +250,7 @@ def _without_hiccups(values: Sequence[float]) -> list[float]:
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    """Of their mean, relative to it."""
+    """Standard error of the mean, relative to the mean."""
     if len(values) < 2 or not fmean(values):
         return 0.1
     return stdev(values) / math.sqrt(len(values)) / fmean(values)

@@ -1,11 +1,13 @@
-"""What a step's communication takes, by arithmetic: all-reduces over links, buckets, and their overlap with backward.
+"""The one model of a training step: its parts, the exchange of gradients, and the cause that limits it.
 
-Seconds, bytes and bytes per second throughout; docs/cost-model.md explains each formula with an example.
+`dragoman plan` fills it with figures on paper, `check` with measurements, `verdict` with the records of a run. Units
+are seconds, bytes and bytes per second; docs/cost-model.md explains each formula with an example.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 
 BOTTLENECKS = ("compute", "network", "input", "straggler", "overhead")
@@ -21,43 +23,57 @@ PARTS = (
     "checkpoint",
     "other",
 )
-"""Of a step, as records name them; they add up to its wall time."""
+"""The parts of a step, as records name them; they add up to its wall time."""
 COMPUTING = ("forward", "backward", "hidden_communication")
+OVERHEADS = ("evaluation", "checkpoint", "optimizer", "other")
 BINDING_SHARE = 0.3
-"""A cause that would give back less than this does not bind: the step is bound by computing."""
+"""A cause is the bottleneck if a step without it would be shorter by at least this share; otherwise compute is."""
+SHORTEST_STEP = 1e-9
+"""Seconds; shares of anything shorter would be noise or a division by zero."""
 
 
 @dataclass(frozen=True)
-class StepView:
-    """What is known of a typical step."""
+class Step:
+    """A typical step: measured, predicted or planned."""
 
     parts: Mapping[str, float]
     """Seconds by the names in `PARTS`, mean over ranks."""
     slowest: Mapping[str, float] | None = None
-    """Seconds by part of the rank that had most to do itself."""
+    """Seconds by part of the rank with the most work of its own."""
     work_by_rank: Sequence[float] = ()
+    """Seconds of own work of each rank, without waiting."""
     fixed_share: float = 0.0
-    """Of forward and backward: what they would take for a batch of no tokens."""
+    """Share of forward and backward that does not depend on the number of tokens."""
 
     @property
     def seconds(self) -> float:
         """Wall time."""
         return sum(self.parts.values())
 
-
-@dataclass(frozen=True)
-class Losses:
-    """Seconds a step would save without each cause; `compute` is what remains."""
-
-    seconds: dict[str, float]
-    overheads: dict[str, float]
-    """What the overhead consists of."""
-    excess_of_slowest: float
-    """How much longer the slowest rank works than the others, step after step."""
+    @cached_property
+    def costs(self) -> "CauseCosts":
+        """Seconds that each cause takes."""
+        return find_costs(self)
 
     @property
     def bottleneck(self) -> str:
-        """The cause that costs most, if it costs enough; unknown where no time was."""
+        """One of `BOTTLENECKS`, or "unknown" for a step without parts."""
+        return self.costs.bottleneck
+
+
+@dataclass(frozen=True)
+class CauseCosts:
+    """How much shorter a step would be without each cause; `compute` is the rest."""
+
+    seconds: dict[str, float]
+    overheads: dict[str, float]
+    """What the overhead consists of, in seconds."""
+    excess_of_slowest: float
+    """Seconds that the slowest rank works longer than the mean of the others."""
+
+    @property
+    def bottleneck(self) -> str:
+        """The most expensive cause if it reaches `BINDING_SHARE`, otherwise compute; unknown for a step of no time."""
         if not sum(self.seconds.values()):
             return "unknown"
         causes = {cause: seconds for cause, seconds in self.seconds.items() if cause != "compute"}
@@ -65,13 +81,13 @@ class Losses:
         return worst if self.share(worst) >= BINDING_SHARE else "compute"
 
     def share(self, cause: str) -> float:
-        """Of the wall time."""
+        """Share of the step that a cause takes."""
         total = sum(self.seconds.values())
         return self.seconds[cause] / total if total else 0.0
 
     @property
     def margin(self) -> float:
-        """How clear the verdict is: the share between it and the next best one."""
+        """How clear the bottleneck is: its share less that of the next candidate."""
         found = self.bottleneck
         if found == "compute":
             return BINDING_SHARE - max(self.share(cause) for cause in self.seconds if cause != "compute")
@@ -79,32 +95,31 @@ class Losses:
         return self.share(found) - max([*rivals, BINDING_SHARE])
 
 
-def find_losses(step: StepView) -> Losses:
-    """What each cause costs."""
+def find_costs(step: Step) -> CauseCosts:
+    """Computes how much shorter a step would be without each cause."""
     parts = {name: step.parts.get(name, 0.0) for name in PARTS}
-    computing = sum(parts[name] for name in COMPUTING)
-    overheads = {name: parts[name] for name in ("evaluation", "checkpoint", "optimizer", "other")}
-    overheads["small batches"] = step.fixed_share * computing
-    losses = {"network": parts["exposed_communication"], "input": parts["data"], "straggler": parts["straggler"]}
+    overheads = {name: parts[name] for name in OVERHEADS}
+    overheads["small batches"] = step.fixed_share * sum(parts[name] for name in COMPUTING)
+    costs = {"network": parts["exposed_communication"], "input": parts["data"], "straggler": parts["straggler"]}
     excess, cause = _excess_of_slowest(step, parts)
     if excess > parts["straggler"]:
-        # Mean figures hold a share of what only one rank suffers from; what would be saved is all of it.
-        losses["straggler"] = 0.0
+        # The mean over ranks hides most of a delay that only one rank has; without it, all of the delay would go.
+        costs["straggler"] = 0.0
         missing = excess * (1 - 1 / len(step.work_by_rank))
         if cause == "data":
-            losses["input"] += missing
+            costs["input"] += missing
         elif cause == "checkpoint":
             overheads["checkpoint"] += missing
         else:
-            losses["straggler"] = excess
-    losses["overhead"] = sum(overheads.values())
+            costs["straggler"] = excess
+    costs["overhead"] = sum(overheads.values())
     total = step.seconds
-    losses = {name: min(max(0.0, seconds), total) for name, seconds in losses.items()}
-    remainder = max(0.0, total - sum(losses.values()))
-    return Losses({"compute": remainder} | losses, overheads, excess)
+    costs = {name: min(max(0.0, seconds), total) for name, seconds in costs.items()}
+    rest = max(0.0, total - sum(costs.values()))
+    return CauseCosts({"compute": rest} | costs, overheads, excess)
 
 
-def _excess_of_slowest(step: StepView, parts: Mapping[str, float]) -> tuple[float, str]:
+def _excess_of_slowest(step: Step, parts: Mapping[str, float]) -> tuple[float, str]:
     """How much longer the slowest rank works than the mean of the others, and on what."""
     work = sorted(step.work_by_rank)
     if len(work) < 2 or step.slowest is None:
@@ -123,6 +138,75 @@ def _excess_of_slowest(step: StepView, parts: Mapping[str, float]) -> tuple[floa
     return excess, max(means, key=lambda name: own[name] - means[name])
 
 
+# Exchange of gradients: buckets travel while backward computes
+
+
+def bucket_sizes(num_bytes: int, bucket_bytes: int) -> list[int]:
+    """Bytes of each bucket in the order they are sent: full ones, then the rest."""
+    num_full, rest = divmod(num_bytes, bucket_bytes)
+    return [bucket_bytes] * num_full + [rest] * (rest > 0)
+
+
+def bucket_ready_times(sizes: Sequence[float], backward_seconds: float) -> list[float]:
+    """When each bucket is complete, in seconds before the end of backward, which yields gradients at an even pace."""
+    total = left = sum(sizes)
+    times = []
+    for size in sizes:
+        left -= size
+        times.append(backward_seconds * left / total)
+    return times
+
+
+def overlap_with_backward(
+    ready: Sequence[float], seconds: Sequence[float], slowdown: float = 1.0
+) -> tuple[float, float]:
+    """Seconds of transfer during backward (hidden) and after it (exposed).
+
+    Buckets travel one at a time, each as soon as it is ready (in seconds before the end of backward) and the one before
+    it has arrived. During backward a transfer takes `slowdown` times as long.
+    """
+    now, hidden = -math.inf, 0.0
+    for seconds_before_end, transfer_seconds in zip(ready, seconds, strict=True):
+        begin = max(now, -seconds_before_end)
+        now = _arrival(begin, transfer_seconds, slowdown)
+        hidden += max(0.0, min(now, 0.0) - begin)
+    return hidden, max(0.0, now)
+
+
+def _arrival(begin: float, seconds: float, slowdown: float) -> float:
+    """When a transfer arrives; backward ends at time 0."""
+    if begin >= 0.0:
+        return begin + seconds
+    if begin + seconds * slowdown <= 0.0:
+        return begin + seconds * slowdown
+    return seconds + begin / slowdown
+
+
+def add_exchange(
+    own_parts: Mapping[str, float],
+    ready: Sequence[float],
+    seconds: Sequence[float],
+    compute_slowdown: float = 1.0,
+    communication_slowdown: float = 1.0,
+) -> dict[str, float]:
+    """Returns the parts of a step that also exchanges its gradients.
+
+    Computing and sending may slow each other down, as on a CPU: factors on the time of each while both happen.
+    """
+    backward = own_parts.get("backward", 0.0)
+    hidden, exposed = overlap_with_backward(ready, seconds, communication_slowdown)
+    hidden = min(hidden, backward)
+    delay = hidden * max(0.0, compute_slowdown - 1.0)
+    return {
+        **own_parts,
+        "backward": backward - hidden,
+        "hidden_communication": hidden + delay,
+        "exposed_communication": max(0.0, exposed - delay),
+    }
+
+
+# Links and all-reduces
+
 IP_AND_TCP_HEADER_BYTES = 52
 """IPv4 20, TCP 20, and the timestamps that Linux adds to every segment 12."""
 ETHERNET_HEADER_BYTES = 14
@@ -130,7 +214,7 @@ ETHERNET_HEADER_BYTES = 14
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a way between two ranks or nodes; the rate is that of payload, headers already taken off."""
+    """One direction of a link between two ranks or nodes; the rate is that of payload, without headers."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -148,7 +232,7 @@ def ring_all_reduce_seconds(num_bytes: float, num_ranks: int, link: Link) -> flo
 def hierarchical_all_reduce_seconds(
     num_bytes: float, num_nodes: int, ranks_per_node: int, inside: Link, between: Link
 ) -> float:
-    """Summed inside each node first, then in a ring of nodes: each node's port carries the bytes of one rank only."""
+    """An all-reduce inside each node, then a ring of nodes: each node's port carries the bytes of one rank only."""
     return ring_all_reduce_seconds(num_bytes, ranks_per_node, inside) + ring_all_reduce_seconds(
         num_bytes, num_nodes, between
     )
@@ -157,10 +241,10 @@ def hierarchical_all_reduce_seconds(
 def packed_ring_all_reduce_seconds(
     num_bytes: float, num_nodes: int, ranks_per_node: int, inside: Link, between: Link, is_interleaved: bool = False
 ) -> float:
-    """One ring over all ranks of all nodes: the slowest hop sets the rate, and latencies add up along the way.
+    """One ring over all ranks of all nodes: the slowest hop sets the rate, and the latencies of all hops add up.
 
-    Packed neighbours share a node, so that a ring enters and leaves each node once. Where ranks are dealt out to the
-    nodes by turns (interleaved), every hop crosses the network and the ranks of a node share its port.
+    In a packed ring the ranks of a node are neighbours, so it enters and leaves each node once. Interleaved ranks (on
+    nodes a, b, a, b) cross the network at every hop, and those of a node share its port.
     """
     num_ranks = num_nodes * ranks_per_node
     if num_nodes == 1:
@@ -178,54 +262,17 @@ def packed_ring_all_reduce_seconds(
 def ring_bytes_per_node(
     num_bytes: float, num_ranks: int, ranks_per_node: int = 1, is_interleaved: bool = False
 ) -> float:
-    """What a node's port carries in each direction for one ring all-reduce; 0 where all ranks are on one node."""
+    """Bytes through a node's port in each direction for one ring all-reduce; 0 where all ranks are on one node."""
     if num_ranks <= ranks_per_node:
         return 0.0
     num_crossing_ranks = ranks_per_node if is_interleaved else 1
     return num_crossing_ranks * 2 * (num_ranks - 1) / num_ranks * num_bytes
 
 
-def bucket_sizes(num_bytes: int, bucket_bytes: int) -> list[int]:
-    """Bytes of each bucket in the order they are sent: full ones, then the rest."""
-    num_full, rest = divmod(num_bytes, bucket_bytes)
-    return [bucket_bytes] * num_full + [rest] * (rest > 0)
-
-
-def bucket_ready_times(sizes: Sequence[float], backward_begin: float, backward_seconds: float) -> list[float]:
-    """When each bucket is complete, if backward yields gradients at an even pace: after its share of all bytes."""
-    total = sum(sizes)
-    times, num_done = [], 0.0
-    for size in sizes:
-        num_done += size
-        times.append(backward_begin + backward_seconds * num_done / total)
-    return times
-
-
-def overlap_ends(ready: Sequence[float], seconds: Sequence[float]) -> list[float]:
-    """When each bucket has travelled: one at a time, each as soon as it is ready and the one before it has arrived."""
-    ends: list[float] = []
-    for ready_at, travel_seconds in zip(ready, seconds, strict=True):
-        ends.append(max(ready_at, ends[-1] if ends else ready_at) + travel_seconds)
-    return ends
-
-
-def exposed_seconds(ready: Sequence[float], seconds: Sequence[float], compute_end: float) -> float:
-    """How long a step waits for the last bucket after its computation has ended."""
-    ends = overlap_ends(ready, seconds)
-    return max(0.0, ends[-1] - compute_end) if ends else 0.0
-
-
-def hidden_seconds(ready: Iterable[float], seconds: Sequence[float], compute_end: float) -> float:
-    """How long buckets travel while backward still computes; travelling is one at a time, so this is a plain sum."""
-    ready = list(ready)
-    ends = overlap_ends(ready, seconds)
-    return sum(max(0.0, min(end, compute_end) - (end - travel)) for end, travel in zip(ends, seconds, strict=True))
-
-
 def tcp_goodput(mtu_bytes: int = 1500, frame_overhead_bytes: int = ETHERNET_HEADER_BYTES) -> float:
     """The share of a link's bytes that is payload: 1448/1514 for frames of 1500.
 
-    What counts as the link's bytes is the frame with its 14-byte Ethernet header, as interface counters and traffic
-    shapers count. A cable also carries preamble, checksum and gap: 38 bytes a frame, which gives 1448/1538.
+    A frame counts with its 14-byte Ethernet header, as interface counters and traffic shapers count. A cable also
+    carries preamble, checksum and gap: 38 bytes per frame, which gives 1448/1538.
     """
     return (mtu_bytes - IP_AND_TCP_HEADER_BYTES) / (mtu_bytes + frame_overhead_bytes)

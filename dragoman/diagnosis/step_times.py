@@ -1,4 +1,4 @@
-"""How long steps took: their mean and spread, whether they drifted, and which stood out."""
+"""How long steps took: mean and spread, drift over the run, and outliers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.diagnosis.step_model import SHORTEST_STEP
+
 Floats = NDArray[np.float64]
 OUTLIER_DEVIATIONS = 6.0
-"""Robust standard deviations above the median from which an interval stands out."""
+"""Robust standard deviations above the median from which an interval is an outlier."""
 SMALLEST_EXCESS = 0.03
-"""Of the median: below it nothing stands out, however even the others are."""
+"""Share of the median; an interval that exceeds it by less is no outlier, however even the others are."""
 FEWEST_FOR_DRIFT = 10
 
 
@@ -24,17 +26,17 @@ class StepTimes:
     p95: float | None
     """None where only a mean is known."""
     drift: float | None
-    """By which share the last quarter of the run is slower than the first; None where there are too few figures."""
+    """Share by which the last quarter of the run is slower than the first; None with too few figures."""
     outliers: list[int]
-    """Indices of intervals that stand out, in the order of the given values."""
+    """Indices of outliers among the given values."""
 
     def to_json(self) -> dict[str, Any]:
-        """As report.json has them."""
+        """Returns the figures as report.json has them."""
         return {"mean": self.mean, "median": self.median, "p95": self.p95, "drift": self.drift}
 
 
 def describe_step_times(seconds: Sequence[float] | Floats, num_steps: Sequence[float] | Floats) -> StepTimes | None:
-    """Figures of logged intervals, each of so many steps; None without any."""
+    """Describes logged intervals by their seconds per step and number of steps; None without any."""
     values, weights = np.asarray(seconds, dtype=np.float64), np.asarray(num_steps, dtype=np.float64)
     if not len(values):
         return None
@@ -55,4 +57,4 @@ def _drift(values: Floats) -> float | None:
         return None
     quarter = len(values) // 4
     begin, end = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
-    return end / begin - 1 if begin > 0 else None
+    return end / begin - 1 if begin >= SHORTEST_STEP else None

@@ -1,4 +1,4 @@
-"""What held a run back: one verdict, with its evidence, from the files of the run alone."""
+"""What limited a run: one verdict, with its evidence, from the files of the run alone."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.diagnosis.step_model import COMPUTING, PARTS, Losses, StepView, find_losses
+from dragoman.diagnosis.step_model import COMPUTING, PARTS, SHORTEST_STEP, CauseCosts, Step
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, describe_parts, format_step
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
@@ -15,44 +15,42 @@ from dragoman.run.summary import read_records
 from dragoman.run.units import format_rate
 
 FEWEST_INTERVALS = 3
-"""With more, the first is left out: its steps warm up caches and memory."""
+"""With more intervals, the first is left out: its steps warm up caches and memory."""
 BUSY_SHARE = 0.9
 FULL_CONFIDENCE_MARGIN = 0.2
 SURE_STEPS = 50
-SHORTEST_STEP = 1e-9
-"""Seconds; less is no step, and shares of it would be noise or a division by nothing."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What held the run back."""
+    """What limited a run."""
 
     bottleneck: str
     """compute, network, input, straggler, overhead, or unknown."""
     share: float
-    """Of its time that this cause took."""
+    """Share of the time that this cause took."""
     confidence: float
     why: str
     evidence: list[str] = field(default_factory=list)
     misleading: list[str] = field(default_factory=list)
-    """Signs that seem to say something else, and why they do not."""
+    """Observations that point elsewhere, and why they do not count."""
     network_correlation: float | None = None
-    """Between the traffic of an interval and its seconds per step."""
+    """Correlation of traffic and seconds per step over the intervals."""
     parts: dict[str, float] = field(default_factory=dict)
     """Seconds per step."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the records said anything."""
+        """Whether a bottleneck was found."""
         return self.bottleneck != "unknown"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns JSON values."""
         return asdict(self)
 
 
 def judge_run(run: RunFolder, num_records: int | None = None) -> Verdict:
-    """Judges a run, finished or not; with a number, by its last records only."""
+    """Finds the bottleneck of a run, finished or not; with a number, from its last records only."""
     if num_records is None:
         return judge_records(read_records(run))
     with LineFollower(run.metrics, num_records) as metrics:
@@ -60,45 +58,44 @@ def judge_run(run: RunFolder, num_records: int | None = None) -> Verdict:
 
 
 def judge_records(records: Sequence[Record]) -> Verdict:
-    """Judges a run by the records of its metrics.jsonl."""
+    """Finds the bottleneck of a run from the records of its metrics.jsonl."""
     intervals = [record for record in records if isinstance(record, TrainRecord) and _has_parts(record)]
     if len(intervals) > FEWEST_INTERVALS:
         intervals = intervals[1:]
     if not intervals:
-        why = "No record of this run says what its steps' time was spent on."
+        why = "No record of this run has the parts of its steps, so what limited it is not known."
         return Verdict("unknown", 0.0, 0.0, why)
     step = _typical_step(intervals)
-    losses = find_losses(step)
     correlation = _network_correlation(intervals)
     return Verdict(
-        losses.bottleneck,
-        losses.share(losses.bottleneck),
-        _confidence(losses, intervals),
-        _why(losses, step, intervals),
-        _evidence(losses, step, intervals, correlation),
-        _misleading_signs(losses, step, intervals),
+        step.bottleneck,
+        step.costs.share(step.bottleneck),
+        _confidence(step.costs, intervals),
+        _why(step, intervals),
+        _evidence(step, intervals, correlation),
+        _misleading_signs(step, intervals),
         correlation,
         dict(step.parts),
     )
 
 
 def _has_parts(record: TrainRecord) -> bool:
-    """Whether the record says where its time went."""
+    """Whether the record has the parts of its steps."""
     return sum((record.attribution or {}).get(name, 0.0) for name in PARTS) >= SHORTEST_STEP
 
 
-def _typical_step(intervals: Sequence[TrainRecord]) -> StepView:
-    """Mean over all intervals; each has as many steps as another, except the last."""
+def _typical_step(intervals: Sequence[TrainRecord]) -> Step:
+    """Mean over all intervals; all have the same number of steps, except perhaps the last."""
     parts = {name: _mean([(each.attribution or {}).get(name, 0.0) for each in intervals]) for name in PARTS}
     rows = [each.work_seconds_by_rank or [] for each in intervals]
     num_ranks = max(map(len, rows), default=0)
     work = np.mean([row for row in rows if len(row) == num_ranks], axis=0).tolist() if num_ranks else []
     fixed = [each.fixed_share for each in intervals if each.fixed_share is not None]
-    return StepView(parts, _slowest(intervals, work), work, min(1.0, max(0.0, _mean(fixed[-1:]))))
+    return Step(parts, _slowest(intervals, work), work, min(1.0, max(0.0, _mean(fixed[-1:]))))
 
 
 def _slowest(intervals: Sequence[TrainRecord], work: Sequence[float]) -> dict[str, float] | None:
-    """Mean parts of the rank that was slowest over the whole run, from the intervals in which it was."""
+    """Mean parts of the rank that was slowest over the whole run, from the intervals in which it was the slowest."""
     if not work:
         return None
     rank = int(np.argmax(work))
@@ -107,44 +104,46 @@ def _slowest(intervals: Sequence[TrainRecord], work: Sequence[float]) -> dict[st
     return {name: _mean([table.get(name, 0.0) for table in tables]) for name in names} or None
 
 
-def _confidence(losses: Losses, intervals: Sequence[TrainRecord]) -> float:
-    """High where the cause is far ahead of others, and many steps say so."""
-    clearness = min(1.0, max(0.0, losses.margin) / FULL_CONFIDENCE_MARGIN)
+def _confidence(costs: CauseCosts, intervals: Sequence[TrainRecord]) -> float:
+    """High where the bottleneck is far ahead of other causes, over many steps."""
+    clearness = min(1.0, max(0.0, costs.margin) / FULL_CONFIDENCE_MARGIN)
     steps = [each.step for each in intervals]
     num_steps = max(steps) - min(steps)
     return round((0.5 + 0.45 * clearness) * (0.7 + 0.3 * min(1.0, num_steps / SURE_STEPS)), 2)
 
 
-def _why(losses: Losses, step: StepView, intervals: Sequence[TrainRecord]) -> str:
-    """The verdict in one sentence."""
-    share = losses.share(losses.bottleneck)
-    verdict = f"The run is {BOTTLENECK_WORDS[losses.bottleneck]}"
-    match losses.bottleneck:
+def _why(step: Step, intervals: Sequence[TrainRecord]) -> str:
+    """States the bottleneck in one message."""
+    share = step.costs.share(step.bottleneck)
+    verdict = f"The run is {BOTTLENECK_WORDS[step.bottleneck]}"
+    match step.bottleneck:
         case "network":
             return f"{verdict}: {share:.0%} of its time it waited for the network with nothing else to do."
         case "input":
             return f"{verdict}: {share:.0%} of its time it waited for data."
         case "straggler":
-            return f"{verdict}: {_name_straggler(losses, step, intervals, share)}"
+            return f"{verdict}: {_name_straggler(step, intervals, share)}"
         case "overhead":
-            worst = max(losses.overheads, key=losses.overheads.__getitem__)
-            cause = _OVERHEAD_WORDS[worst].format(share=losses.overheads[worst] / step.seconds)
-            return f"{verdict}: {share:.0%} of its time brought no learning; most of that is {cause}."
+            overheads = step.costs.overheads
+            worst = max(overheads, key=overheads.__getitem__)
+            cause = _OVERHEAD_WORDS[worst].format(share=overheads[worst] / step.seconds)
+            return f"{verdict}: {share:.0%} of its time was not spent on learning; most of that is {cause}."
     computing = sum(step.parts[name] for name in COMPUTING) / step.seconds
-    return f"{verdict}: {computing:.0%} of its time it computed gradients; nothing else held it back much."
+    return f"{verdict}: {computing:.0%} of its time it computed gradients; no other cause took much time."
 
 
 _OVERHEAD_WORDS = {
-    "evaluation": "evaluation ({share:.0%}): evaluate more rarely, or fewer sentences",
-    "checkpoint": "saving checkpoints ({share:.0%}): save more rarely",
+    "evaluation": "evaluation ({share:.0%}): evaluate less often, or fewer sentences",
+    "checkpoint": "saving checkpoints ({share:.0%}): save less often",
     "optimizer": "the optimizer ({share:.0%}): batches are small for the number of parameters",
     "other": "work between the steps ({share:.0%})",
-    "small batches": "what a batch costs before its first token ({share:.0%}): batches are too small",
+    "small batches": "the fixed cost of a batch, before its first token ({share:.0%}): use larger batches",
 }
 
 
-def _name_straggler(losses: Losses, step: StepView, intervals: Sequence[TrainRecord], share: float) -> str:
-    if losses.excess_of_slowest <= step.parts["straggler"]:
+def _name_straggler(step: Step, intervals: Sequence[TrainRecord], share: float) -> str:
+    excess = step.costs.excess_of_slowest
+    if excess <= step.parts["straggler"]:
         return (
             f"{share:.0%} of its time ranks waited for each other. No single rank is to blame: different ranks were "
             "slow at different times."
@@ -153,33 +152,30 @@ def _name_straggler(losses: Losses, step: StepView, intervals: Sequence[TrainRec
     found = (each.slowest for each in reversed(intervals))
     host = next((slowest.host for slowest in found if slowest and slowest.rank == rank), "")
     where = f" on {host}" if host else ""
-    return (
-        f"rank {rank}{where} takes {format_step(losses.excess_of_slowest)} a step longer than the others ({share:.0%})."
-    )
+    return f"rank {rank}{where} takes {format_step(excess)} a step longer than the others ({share:.0%})."
 
 
-def _evidence(losses: Losses, step: StepView, intervals: Sequence[TrainRecord], correlation: float | None) -> list[str]:
-    sentences = [f"A step took {format_step(step.seconds)} in all: {describe_parts(step.parts)}."]
+def _evidence(step: Step, intervals: Sequence[TrainRecord], correlation: float | None) -> list[str]:
+    messages = [f"A step took {format_step(step.seconds)} in total: {describe_parts(step.parts)}."]
     traffic = [each.traffic for each in intervals if each.traffic and each.traffic.busier_direction is not None]
     if traffic:
         interface = next((each.interface for each in traffic if each.interface), "The busiest interface")
         rate = _mean([each.busier_direction or 0.0 for each in traffic])
-        sentences.append(f"{interface} carried {format_rate(rate)} on average in the busier direction.")
+        messages.append(f"{interface} carried {format_rate(rate)} on average in the busier direction.")
     if correlation is not None:
-        sentences.append(f"Traffic and seconds per step go together with a correlation of {correlation:+.2f}.")
+        messages.append(f"Traffic and seconds per step have a correlation of {correlation:+.2f}.")
     if len(step.work_by_rank) > 1:
         fastest, slowest = min(step.work_by_rank), max(step.work_by_rank)
-        sentences.append(f"Ranks worked {format_step(fastest)} to {format_step(slowest)} a step themselves.")
+        messages.append(f"The ranks' own work took {format_step(fastest)} to {format_step(slowest)} a step.")
     if step.fixed_share:
-        sentences.append(f"{step.fixed_share:.0%} of forward and backward do not depend on the number of tokens.")
-    return sentences
+        messages.append(f"{step.fixed_share:.0%} of forward and backward does not depend on the number of tokens.")
+    return messages
 
 
-def _misleading_signs(losses: Losses, step: StepView, intervals: Sequence[TrainRecord]) -> list[str]:
-    waiting = step.parts["exposed_communication"] + step.parts["straggler"]
-    share = waiting / step.seconds
-    if losses.bottleneck not in ("network", "straggler"):
+def _misleading_signs(step: Step, intervals: Sequence[TrainRecord]) -> list[str]:
+    if step.bottleneck not in ("network", "straggler"):
         return []
+    share = (step.parts["exposed_communication"] + step.parts["straggler"]) / step.seconds
     signs = []
     for kind, name in (("gpu", "GPU"), ("cpu", "CPU")):
         busy = [number for each in intervals if (number := getattr(each.utilisation, kind, None)) is not None]
@@ -192,7 +188,7 @@ def _misleading_signs(losses: Losses, step: StepView, intervals: Sequence[TrainR
 
 
 def _network_correlation(intervals: Sequence[TrainRecord]) -> float | None:
-    """Between traffic and seconds per step; None where there are too few figures, or one of them never changes."""
+    """Correlation of traffic and seconds per step; None with too few figures, or if one of them never changes."""
     pairs = [(each.traffic and each.traffic.busier_direction, each.seconds_per_step) for each in intervals]
     known = [(rate, seconds) for rate, seconds in pairs if rate is not None and seconds is not None]
     if len(known) < FEWEST_INTERVALS:

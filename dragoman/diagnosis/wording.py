@@ -1,10 +1,13 @@
-"""A prediction and a verdict in words and lines."""
+"""Words for the parts of a step, for bottlenecks and for predictions, the same in all commands."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dragoman.diagnosis.prediction import Prediction
 from dragoman.run.summary import format_seconds
 from dragoman.run.units import format_rate
+
+if TYPE_CHECKING:
+    from dragoman.diagnosis.prediction import Prediction
 
 PART_NAMES = {
     "forward": "forward",
@@ -27,16 +30,16 @@ BOTTLENECK_WORDS = {
     "unknown": "not known",
 }
 SMALLEST_SHARE = 0.01
-"""Smaller parts of a step are not worth a word."""
+"""Smaller parts of a step are left out."""
 
 
 def format_step(seconds: float) -> str:
-    """Seconds of a step, with as many digits as mean anything."""
+    """Formats the seconds of a step with three significant digits, or one decimal from 10 s on."""
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.3g} s"
 
 
 def describe_parts(parts: Mapping[str, float]) -> str:
-    """The parts that matter, the largest first."""
+    """Lists the parts that matter with their shares, the largest first."""
     total = sum(parts.values())
     if not total:
         return ""
@@ -48,8 +51,8 @@ def describe_parts(parts: Mapping[str, float]) -> str:
     )
 
 
-def describe_prediction(prediction: Prediction) -> list[str]:
-    """What is expected, and why."""
+def describe_prediction(prediction: "Prediction") -> list[str]:
+    """Describes step time, bottleneck, parts and links, one line each."""
     lines = [
         f"Predicted: {format_step(prediction.seconds)} a step ({format_step(prediction.low)} to "
         f"{format_step(prediction.high)}), {BOTTLENECK_WORDS[prediction.bottleneck]}."
@@ -69,8 +72,8 @@ def describe_prediction(prediction: Prediction) -> list[str]:
     return lines
 
 
-def describe_run_length(prediction: Prediction, num_steps: int, price_per_hour: float | None) -> str:
-    """Time and cost of so many steps."""
+def describe_run_length(prediction: "Prediction", num_steps: int, price_per_hour: float | None) -> str:
+    """Describes time and cost of a number of steps."""
 
     def amount(seconds: float) -> str:
         cost = "" if price_per_hour is None else f", cost {seconds * num_steps / 3600 * price_per_hour:,.2f}"

@@ -1,4 +1,4 @@
-"""The command `dragoman plan` as people type it."""
+"""The command `dragoman plan` as users type it."""
 
 import json
 import subprocess
@@ -15,18 +15,18 @@ def test_help_has_examples(dragoman: Run):
 
 def test_a_plan_imports_neither_torch_nor_matplotlib():
     program = (
-        "import sys; from typer.testing import CliRunner; from dragoman.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from dragoman.cli.app import app\n"
         "assert CliRunner().invoke(app, ['plan']).exit_code == 0\n"
         "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_seeds_cluster_for_people(dragoman: Run):
+def test_a_plan_as_text(dragoman: Run):
     text = dragoman("plan", "--link", "100mbit", "--steps", 50_000, "--price-per-hour", 12).stdout
     assert "30.9 s a step" in text
     assert "365.3 MB a step, over 12.5 MB/s (100 Mbit/s)" in text
-    assert "limited by: network" in text
+    assert "network-bound" in text
     assert "One node alone" in text
     assert "█" in text
 
@@ -74,7 +74,7 @@ def test_the_list_of_hardware(dragoman: Run):
         (["--plot", "chart.pdf"], "must end in .svg or .png"),
     ],
 )
-def test_wrong_usage_is_one_sentence_and_code_2(dragoman: Run, tmp_path: Path, arguments, message):
+def test_wrong_usage_is_one_message_and_code_2(dragoman: Run, tmp_path: Path, arguments, message):
     done = dragoman("plan", *arguments, cwd=tmp_path, code=2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What would help, as arithmetic says: the seeds' cluster in figures, and machines with one thing wrong each."""
+"""Advice with the right figures for a cluster with a slow port, and machines with one problem each."""
 
 import re
 from dataclasses import replace
@@ -14,10 +14,9 @@ from dragoman.diagnosis.advice import (
     predict_and_advise,
     seconds_on_one_machine,
 )
-from dragoman.diagnosis.measurements import MeasuredLink, Measurements, Transfer
-from dragoman.diagnosis.prediction import predict
+from dragoman.diagnosis.prediction import MeasuredLink, Measurements, Transfer, predict
 
-# FACTS §1: 60,880,896 parameters, four workers on two machines, a port of 100 Mbit/s between them.
+# A public OpenSeq2Seq run: 60,880,896 parameters, four workers on two machines, a port of 100 Mbit/s between them.
 GRADIENT_BYTES = 243_523_584
 CROSSINGS = 2 * 3 / 4
 SLOW, FAST = 12.5e6, 1.25e9
@@ -36,7 +35,7 @@ def ring(rate: float, crossings: float = CROSSINGS) -> list[Transfer]:
     return [Transfer(size, 1e-4 + crossings * size / rate) for size in sizes]
 
 
-def seeds_cluster(rate: float = SLOW, machines: str = "aabb", **more: object) -> Measurements:
+def cluster(rate: float = SLOW, machines: str = "aabb", **more: object) -> Measurements:
     names = list(dict.fromkeys(machines))
     values = {
         "alone_parts": dict(ALONE),
@@ -54,14 +53,14 @@ def seeds_cluster(rate: float = SLOW, machines: str = "aabb", **more: object) ->
 def offers(measured: Measurements) -> dict[str, float]:
     """Seconds per step by what is proposed."""
     found = {}
-    for sentence in predict_and_advise(measured).advice:
-        if match := re.fullmatch(r"(.*): ([\d.]+) s instead of [\d.]+ s a step\.", sentence):
+    for message in predict_and_advise(measured).advice:
+        if match := re.fullmatch(r"(.*): ([\d.]+) s instead of [\d.]+ s a step\.", message):
             found[match[1]] = float(match[2])
     return found
 
 
-def test_the_seeds_cluster_comes_out_as_arithmetic_says():
-    measured = seeds_cluster()
+def test_figures_of_the_cluster():
+    measured = cluster()
     network = CROSSINGS * GRADIENT_BYTES / SLOW
     assert network == pytest.approx(29.2, abs=0.05)
     assert predict(measured).seconds == pytest.approx(STEP_SECONDS + network, rel=0.001)
@@ -76,20 +75,20 @@ def test_the_seeds_cluster_comes_out_as_arithmetic_says():
 
 
 def test_the_greatest_gain_comes_first():
-    found = list(offers(seeds_cluster()).values())
+    found = list(offers(cluster()).values())
     assert found == sorted(found)
     assert len(found) == 4
 
 
-def test_sentences_name_what_they_compare_with():
-    advice = predict_and_advise(seeds_cluster()).advice
+def test_advice_has_the_time_now_beside_the_new_one():
+    advice = predict_and_advise(cluster()).advice
     assert "A port of 1 Gbit/s (125 MB/s): 3.62 s instead of 29.9 s a step." in advice
     assert "Sending gradients in half precision: 15.3 s instead of 29.9 s a step." in advice
 
 
 def test_every_port_is_named_in_plain_digits():
     for megabits in LINK_STEPS_MEGABITS:
-        measured = seeds_cluster(rate=megabits * 1e6 / 8 / 2, bucket_ready=[0.0] * len(BUCKETS), alone_steps=[1e-3])
+        measured = cluster(rate=megabits * 1e6 / 8 / 2, bucket_ready=[0.0] * len(BUCKETS), alone_steps=[1e-3])
         measured.alone_parts = {"forward": 1e-3}
         [port] = [
             name for name in offers(measured) if name.startswith("A port of") and f"{megabits / 8:,.10g} " in name
@@ -97,16 +96,16 @@ def test_every_port_is_named_in_plain_digits():
         assert "e+" not in port
 
 
-def test_advice_is_scaled_by_how_well_the_arithmetic_met_the_rehearsed_steps():
-    measured = seeds_cluster()
+def test_advice_is_scaled_to_the_predicted_step():
+    measured = cluster()
     twice = replace(predict(measured), seconds=2 * predict(measured).seconds)
-    [port] = [sentence for sentence in advise(measured, twice) if "1 Gbit/s" in sentence]
+    [port] = [message for message in advise(measured, twice) if "1 Gbit/s" in message]
     assert "7.2" in port
     assert "instead of 59.8 s" in port
 
 
-def test_a_cluster_that_computes_is_given_no_advice_about_its_network():
-    measured = seeds_cluster(FAST * 100, alone_parts={"forward": 10.0, "backward": 20.0}, alone_steps=[30.0] * 3)
+def test_a_compute_bound_cluster_gets_no_advice_about_its_network():
+    measured = cluster(FAST * 100, alone_parts={"forward": 10.0, "backward": 20.0}, alone_steps=[30.0] * 3)
     assert predict(measured).bottleneck == "compute"
     assert predict_and_advise(measured).advice == []
     assert predict_and_advise(measured).problems == []
@@ -118,8 +117,8 @@ def test_a_cluster_that_computes_is_given_no_advice_about_its_network():
     st.floats(1e-3, 100),
     st.lists(st.floats(0.1, 10), min_size=8, max_size=8),
 )
-def test_no_advice_that_does_not_help(rate, machines, backward, work):
-    measured = seeds_cluster(
+def test_all_advice_helps(rate, machines, backward, work):
+    measured = cluster(
         rate,
         machines,
         alone_parts=ALONE | {"backward": backward},
@@ -129,50 +128,48 @@ def test_no_advice_that_does_not_help(rate, machines, backward, work):
     prediction = predict_and_advise(measured)
     for seconds in offers(measured).values():
         assert 0 <= seconds < prediction.seconds
-    for sentence in prediction.advice:
-        assert sentence.endswith(".")
-        assert "nan" not in sentence
+    for message in prediction.advice:
+        assert message.endswith(".")
+        assert "nan" not in message
 
 
-def test_one_worker_is_told_nothing_of_networks():
+def test_one_worker_gets_no_advice_about_networks():
     measured = Measurements(["a"], GRADIENT_BYTES, BUCKETS, dict(ALONE), [STEP_SECONDS], [STEP_SECONDS], dict(ALONE))
     prediction = predict_and_advise(measured)
     assert (prediction.advice, prediction.problems) == ([], [])
 
 
-def test_a_slow_rank_is_proposed_to_be_as_fast_as_the_others():
+def test_advice_for_a_slow_rank():
     work = [STEP_SECONDS, STEP_SECONDS, STEP_SECONDS, 3 * STEP_SECONDS]
     slowest = {name: 3 * seconds for name, seconds in ALONE.items()}
-    measured = seeds_cluster(FAST * 100, alone_steps=[3 * STEP_SECONDS] * 3, work_by_rank=work, slowest=slowest)
+    measured = cluster(FAST * 100, alone_steps=[3 * STEP_SECONDS] * 3, work_by_rank=work, slowest=slowest)
     assert predict(measured).bottleneck == "straggler"
     found = offers(measured)
     assert found["Rank 3 on b as fast as the others"] == pytest.approx(STEP_SECONDS, rel=0.05)
 
 
-def test_slow_data_is_proposed_a_faster_disk():
-    measured = seeds_cluster(FAST * 100, alone_parts=ALONE | {"data": 2.0}, alone_steps=[2.68] * 3)
+def test_advice_for_slow_data():
+    measured = cluster(FAST * 100, alone_parts=ALONE | {"data": 2.0}, alone_steps=[2.68] * 3)
     assert predict(measured).bottleneck == "input"
     assert offers(measured)["Prepared data on a faster disk"] == pytest.approx(0.68, rel=0.02)
 
 
 @pytest.mark.parametrize(("fixed_share", "factor"), [(0.0, 1.9), (1.0, 2.0)])
-def test_larger_batches_pay_the_network_more_rarely(fixed_share, factor):
-    measured = seeds_cluster(rate=SLOW * 4, fixed_share=fixed_share)
-    [sentence] = [each for each in predict_and_advise(measured).advice if "global_batch_tokens" in each]
-    assert float(sentence.split(": ")[1].split()[0]) == pytest.approx(factor, abs=0.06)
+def test_larger_batches_pay_the_network_less_often(fixed_share, factor):
+    measured = cluster(rate=SLOW * 4, fixed_share=fixed_share)
+    [message] = [each for each in predict_and_advise(measured).advice if "global_batch_tokens" in each]
+    assert float(message.split(": ")[1].split()[0]) == pytest.approx(factor, abs=0.06)
 
 
-SOUND = seeds_cluster(FAST * 10)
+SOUND = cluster(FAST * 10)
 PROBLEMS = {
-    "claims": seeds_cluster(
-        FAST * 10, links=[link(rate=SLOW, claimed_megabits_per_second=1_000), link("b", "a", FAST)]
-    ),
-    "loopback": seeds_cluster(FAST * 10, links=[link(rate=FAST, interface="lo", kind="loopback")]),
-    "VPN": seeds_cluster(FAST * 10, links=[link(rate=FAST, interface="tun0", kind="vpn")]),
-    "Neighbouring ranks": seeds_cluster(FAST * 10, "abab"),
-    "b is slower than the others": seeds_cluster(FAST * 10, work_by_rank=[1.0, 1.1, 1.5, 1.6]),
-    "slower than one": seeds_cluster(SLOW),
-    "every step waits for the slowest": seeds_cluster(
+    "claims": cluster(FAST * 10, links=[link(rate=SLOW, claimed_megabits_per_second=1_000), link("b", "a", FAST)]),
+    "loopback": cluster(FAST * 10, links=[link(rate=FAST, interface="lo", kind="loopback")]),
+    "VPN": cluster(FAST * 10, links=[link(rate=FAST, interface="tun0", kind="vpn")]),
+    "Neighbouring ranks": cluster(FAST * 10, "abab"),
+    "b is slower than the others": cluster(FAST * 10, work_by_rank=[1.0, 1.1, 1.5, 1.6]),
+    "slower than one": cluster(SLOW),
+    "every step waits for the slowest": cluster(
         FAST * 10, "aabbcc", links=[link("a", "b", FAST), link("b", "c", FAST / 10), link("c", "a", FAST)]
     ),
 }
@@ -188,17 +185,17 @@ def test_a_sound_cluster_has_no_problem():
 
 @pytest.mark.parametrize("sign", PROBLEMS)
 def test_each_problem_is_found_alone(sign):
-    [sentence] = problems_of(PROBLEMS[sign])
-    assert sign in sentence
-    assert all(other not in sentence for other in PROBLEMS if other != sign)
+    [message] = problems_of(PROBLEMS[sign])
+    assert sign in message
+    assert all(other not in message for other in PROBLEMS if other != sign)
 
 
-def test_a_slow_link_is_told_in_both_units_and_with_what_it_claims():
-    [sentence] = problems_of(PROBLEMS["claims"])
-    assert "from a to b carries 12.5 MB/s (100 Mbit/s), but eth0 claims 1,000 Mbit/s" in sentence
+def test_a_slow_link_is_reported_in_both_units_and_with_its_claimed_speed():
+    [message] = problems_of(PROBLEMS["claims"])
+    assert "The link from a to b carries 12.5 MB/s (100 Mbit/s), but eth0 claims 1,000 Mbit/s" in message
 
 
-def test_two_machines_slower_than_one_are_told_so_with_both_figures():
+def test_two_machines_slower_than_one_are_a_problem():
     assert problems_of(PROBLEMS["slower than one"]) == [
         "2 machines are slower than one: 29.9 s a step, and 1.38 s on a alone."
     ]
@@ -207,16 +204,14 @@ def test_two_machines_slower_than_one_are_told_so_with_both_figures():
 @pytest.mark.parametrize(
     "measured",
     [
-        seeds_cluster(FAST * 10, links=[link(rate=FAST, claimed_megabits_per_second=25_000)]),
-        seeds_cluster(FAST * 10, links=[link(rate=SLOW, claimed_megabits_per_second=None)]),
-        seeds_cluster(FAST * 10, work_by_rank=[1.0, 1.1, 1.2, 1.3]),
-        seeds_cluster(FAST * 10, work_by_rank=[1.0, 1.6, 1.0, 1.6]),
-        seeds_cluster(FAST * 10, work_by_rank=[]),
-        seeds_cluster(
-            FAST * 10, "aabbcc", links=[link("a", "b", FAST), link("b", "c", FAST / 2), link("c", "a", FAST)]
-        ),
-        seeds_cluster(SLOW, "aaaa", links=[]),
+        cluster(FAST * 10, links=[link(rate=FAST, claimed_megabits_per_second=25_000)]),
+        cluster(FAST * 10, links=[link(rate=SLOW, claimed_megabits_per_second=None)]),
+        cluster(FAST * 10, work_by_rank=[1.0, 1.1, 1.2, 1.3]),
+        cluster(FAST * 10, work_by_rank=[1.0, 1.6, 1.0, 1.6]),
+        cluster(FAST * 10, work_by_rank=[]),
+        cluster(FAST * 10, "aabbcc", links=[link("a", "b", FAST), link("b", "c", FAST / 2), link("c", "a", FAST)]),
+        cluster(SLOW, "aaaa", links=[]),
     ],
 )
-def test_what_is_only_a_little_worse_is_no_problem(measured):
+def test_a_little_worse_is_no_problem(measured):
     assert problems_of(measured) == []

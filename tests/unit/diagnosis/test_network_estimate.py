@@ -1,4 +1,4 @@
-"""Was the network the bottleneck? By arithmetic, held against the seeds' runs (FACTS §1), which were all measured."""
+"""Was the network the bottleneck? Estimates compared with public OpenSeq2Seq runs whose step times are known."""
 
 import json
 import math
@@ -9,19 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.network_estimate import (
-    Setting,
+    RunFacts,
     estimate_network,
     find_device,
     shape_of,
     tokens_of_sentences,
 )
+from dragoman.diagnosis.step_model import BINDING_SHARE
 from dragoman.model.shape import count_parameters
 from dragoman.run.errors import UsageError
 
 PARAMETERS = 60_880_896
 TOKENS = tokens_of_sentences(256)
-SEED_004 = Setting(1.94, PARAMETERS, num_ranks=4, num_nodes=2)
-ON_V100 = replace(SEED_004, gpu="Tesla V100-PCIE-16GB", precision="mixed", tokens_per_rank=TOKENS)
+RUN_1_94 = RunFacts(1.94, PARAMETERS, num_ranks=4, num_nodes=2)
+ON_V100 = replace(RUN_1_94, gpu="Tesla V100-PCIE-16GB", precision="mixed", tokens_per_rank=TOKENS)
 
 
 def text_of(estimate) -> str:
@@ -29,38 +30,38 @@ def text_of(estimate) -> str:
 
 
 def test_bytes_of_a_step_are_those_of_a_packed_ring_of_fp32_gradients():
-    estimate = estimate_network(SEED_004)
+    estimate = estimate_network(RUN_1_94)
     assert estimate.bytes_per_node == pytest.approx(365.3e6, rel=1e-3)
     assert "365" in text_of(estimate)
     assert "60,880,896" in text_of(estimate)
 
 
 def test_half_gradients_are_half_the_bytes():
-    halves = estimate_network(replace(SEED_004, gradient_bytes=2))
+    halves = estimate_network(replace(RUN_1_94, gradient_bytes=2))
     assert halves.bytes_per_node == pytest.approx(365.3e6 / 2, rel=1e-3)
 
 
-@pytest.mark.parametrize("setting", [SEED_004, ON_V100])
-def test_the_run_on_100_megabits_waited_for_its_network(setting):
-    estimate = estimate_network(replace(setting, seconds_per_step=29.65, link="100mbit"))
+@pytest.mark.parametrize("facts", [RUN_1_94, ON_V100])
+def test_the_run_on_100_megabits_was_network_bound(facts):
+    estimate = estimate_network(replace(facts, seconds_per_step=29.65, link="100mbit"))
     assert estimate.verdict.bottleneck == "network"
     assert estimate.verdict.share > 0.9
     assert estimate.verdict.confidence >= 0.9
-    # FACTS: 29.2 s at the full rate of the link; a little more, for headers take their share.
+    # 29.2 s at the full rate of the link, a little more with headers.
     assert 29.2 < estimate.link_seconds < 31
     assert estimate.warnings == []
 
 
-@pytest.mark.parametrize("setting", [SEED_004, ON_V100])
-def test_a_link_that_was_faster_than_stated_is_told(setting):
-    estimate = estimate_network(replace(setting, link="1000Mbit"))
+@pytest.mark.parametrize("facts", [RUN_1_94, ON_V100])
+def test_a_link_that_was_faster_than_stated_is_a_warning(facts):
+    estimate = estimate_network(replace(facts, link="1000Mbit"))
     assert estimate.verdict.bottleneck == "network"
     assert estimate.link_seconds == pytest.approx(3.06, abs=0.05)
     [warning] = estimate.warnings
     assert "faster than stated" in warning
     # 365.3 MB in 1.94 s
     assert "188 MB/s" in warning
-    sure = estimate_network(replace(setting, seconds_per_step=3.1, link="1000Mbit"))
+    sure = estimate_network(replace(facts, seconds_per_step=3.1, link="1000Mbit"))
     assert sure.warnings == []
     assert estimate.verdict.confidence < sure.verdict.confidence
 
@@ -71,13 +72,29 @@ def test_busy_gpus_are_explained_and_better_links_named():
     assert all(name in " ".join(verdict.evidence) for name in ("10gbit", "100gbit"))
 
 
-@pytest.mark.parametrize("setting", [SEED_004, ON_V100])
-def test_a_fast_link_is_not_the_bottleneck(setting):
-    estimate = estimate_network(replace(setting, link="100gbit"))
+@pytest.mark.parametrize("facts", [RUN_1_94, ON_V100])
+def test_a_fast_link_is_not_the_bottleneck(facts):
+    estimate = estimate_network(replace(facts, link="100gbit"))
     assert estimate.verdict.bottleneck != "network"
     assert estimate.verdict.misleading == []
     assert estimate.link_seconds < 0.1
     assert "not the bottleneck" in estimate.verdict.why
+
+
+@pytest.mark.parametrize("seconds_per_step", [0.7, 0.9, 1.05, 1.2])
+def test_bytes_that_fill_a_step_outweigh_an_uncertain_estimate_of_computing(seconds_per_step):
+    """Computing takes about 0.77 s (0.13 to 1.0 s), the bytes 0.76 s."""
+    verdict = estimate_network(replace(ON_V100, seconds_per_step=seconds_per_step, link="500MB/s")).verdict
+    assert verdict.bottleneck == "network"
+    assert verdict.share >= BINDING_SHARE
+
+
+def test_computing_that_fills_a_step_even_at_its_fastest_is_the_bottleneck():
+    slow = replace(ON_V100, tokens_per_rank=8 * TOKENS, seconds_per_step=1.1, link="400MB/s")
+    verdict = estimate_network(slow).verdict
+    assert (verdict.bottleneck, verdict.confidence) == ("compute", 0.5)
+    assert verdict.share > 1 - BINDING_SHARE
+    assert "can hide most of that" in verdict.why
 
 
 def test_computing_that_explains_a_step_is_the_bottleneck():
@@ -98,13 +115,13 @@ def test_computing_is_estimated_by_device_precision_and_batch():
 @pytest.mark.parametrize(
     "change", [{"gpu": "Voodoo 2"}, {"gpu": None}, {"tokens_per_rank": None}, {"precision": "tf32"}]
 )
-def test_what_is_not_known_of_computing_is_not_guessed(change):
+def test_computing_is_not_guessed_where_facts_are_missing(change):
     estimate = estimate_network(replace(ON_V100, link="1000Mbit", **change))
     assert estimate.compute_seconds is None
     assert estimate.verdict.bottleneck == "network"
 
 
-def test_without_a_link_computing_may_tell():
+def test_without_a_link_the_time_of_computing_decides():
     slow = estimate_network(replace(ON_V100, seconds_per_step=29.65))
     assert (slow.verdict.bottleneck, slow.link_seconds) == ("network", None)
     assert "probably" in slow.verdict.why
@@ -112,8 +129,8 @@ def test_without_a_link_computing_may_tell():
     assert slow.verdict.confidence < sure.verdict.confidence
 
 
-def test_without_a_link_or_a_device_nothing_can_be_said_but_what_to_tell():
-    estimate = estimate_network(SEED_004)
+def test_without_a_link_or_a_device_the_missing_option_is_named():
+    estimate = estimate_network(RUN_1_94)
     assert (estimate.verdict.bottleneck, estimate.verdict.confidence) == ("unknown", 0.0)
     assert "--link" in estimate.verdict.why
     assert "188 MB/s" in text_of(estimate)
@@ -121,7 +138,7 @@ def test_without_a_link_or_a_device_nothing_can_be_said_but_what_to_tell():
 
 @pytest.mark.parametrize("change", [{"num_nodes": 1}, {"num_ranks": 1, "num_nodes": None}])
 def test_one_machine_has_no_network(change):
-    estimate = estimate_network(replace(SEED_004, **change))
+    estimate = estimate_network(replace(RUN_1_94, **change))
     # What else held it back is another question, without facts about its devices.
     assert estimate.verdict.bottleneck == "unknown"
     assert estimate.verdict.confidence > 0
@@ -143,21 +160,21 @@ def test_one_machine_has_no_network(change):
         ({"seconds_per_step": 5e-324}, ["time of a step"]),
     ],
 )
-def test_what_is_missing_is_named(change, words):
-    estimate = estimate_network(replace(SEED_004, link="1000Mbit", **change))
+def test_missing_facts_are_named(change, words):
+    estimate = estimate_network(replace(RUN_1_94, link="1000Mbit", **change))
     assert (estimate.verdict.bottleneck, estimate.bytes_per_node) == ("unknown", None)
     assert all(word in estimate.verdict.why for word in words)
 
 
-def test_assumptions_of_others_are_kept_beside_ours():
-    assumptions = estimate_network(replace(SEED_004, link="1000Mbit", assumptions=["The moon is full."])).assumptions
+def test_given_assumptions_are_kept():
+    assumptions = estimate_network(replace(RUN_1_94, link="1000Mbit", assumptions=["The moon is full."])).assumptions
     assert "The moon is full." in assumptions
     assert len(assumptions) == 3
 
 
-def test_an_unknown_link_is_the_users_to_mend():
+def test_an_unknown_link_is_an_error_for_the_user():
     with pytest.raises(UsageError, match="100gbit"):
-        estimate_network(replace(SEED_004, link="gbit100"))
+        estimate_network(replace(RUN_1_94, link="gbit100"))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +186,7 @@ def test_devices_are_found_in_the_names_logs_give_them(name, device):
     assert (found and found[0]) == device
 
 
-def test_a_shape_is_made_of_what_a_log_says():
+def test_a_shape_is_built_from_the_numbers_of_a_log():
     base = shape_of(512, 2048, 8, 6, 6, None)
     assert base is not None
     assert count_parameters(base) == PARAMETERS
@@ -178,8 +195,8 @@ def test_a_shape_is_made_of_what_a_log_says():
 
 
 counts = st.none() | st.integers(-2, 10) | st.integers(-(2**53), 2**53)
-settings_of_strangers = st.builds(
-    Setting,
+any_facts = st.builds(
+    RunFacts,
     seconds_per_step=st.floats(-(2**53), 2**53) | st.sampled_from([0.0, 5e-324]),
     parameters=counts,
     num_ranks=counts,
@@ -194,9 +211,9 @@ settings_of_strangers = st.builds(
 
 
 @settings(max_examples=60)
-@given(settings_of_strangers)
-def test_no_setting_is_an_exception(setting):
-    estimate = estimate_network(setting)
+@given(any_facts)
+def test_any_facts_give_an_estimate(facts):
+    estimate = estimate_network(facts)
     verdict = estimate.verdict
     assert verdict.bottleneck in ("network", "compute", "unknown")
     assert 0 <= verdict.share <= 1

@@ -1,4 +1,4 @@
-"""A step put together from its parts, against a simulation in small time steps; and what a prediction must keep."""
+"""Measurements as JSON and back, a step assembled from them against a simulation, and predictions with intervals."""
 
 import json
 from itertools import pairwise
@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.measurements import Contention, MeasuredLink, Measurements, Transfer
-from dragoman.diagnosis.prediction import predict, predict_from_steps, step_from_parts, transfer_seconds
+from dragoman.diagnosis.prediction import (
+    Contention,
+    MeasuredLink,
+    Measurements,
+    Transfer,
+    assemble_step,
+    predict,
+    predict_from_steps,
+    transfer_seconds,
+)
 from dragoman.diagnosis.step_model import BOTTLENECKS
 
 MEGABYTE = 10**6
@@ -21,6 +29,30 @@ rising_transfers = sizes.flatmap(
     lambda found: st.lists(durations, min_size=len(found), max_size=len(found)).map(
         lambda seconds: [Transfer(*each) for each in zip(found, sorted(seconds), strict=True)]
     )
+)
+any_seconds = st.floats(0, 1e6)
+names = st.text(max_size=8)
+tables = st.dictionaries(names, any_seconds, max_size=4)
+any_transfers = st.lists(st.builds(Transfer, st.integers(1, 2**40), any_seconds), max_size=4)
+any_links = st.builds(MeasuredLink, names, names, any_seconds, any_seconds, names, names, st.none() | any_seconds)
+measurements = st.builds(
+    Measurements,
+    st.lists(names, min_size=1, max_size=4),
+    st.integers(0, 2**40),
+    st.lists(st.integers(0, 2**40), max_size=4),
+    tables,
+    st.lists(any_seconds, max_size=4),
+    st.lists(any_seconds, max_size=4),
+    tables,
+    st.lists(any_seconds, max_size=4),
+    st.floats(0, 1),
+    any_transfers,
+    any_transfers,
+    st.none() | st.builds(Contention, any_seconds, any_seconds),
+    st.lists(any_links, max_size=3),
+    st.lists(any_seconds, max_size=4),
+    tables,
+    any_seconds,
 )
 
 
@@ -48,12 +80,42 @@ def simulate(buckets: list[float], ready: list[float], slowdown: float, tick: fl
     return max(0.0, now), hidden
 
 
+@given(measurements)
+def test_measurements_survive_json(measured):
+    assert Measurements.from_json(json.loads(json.dumps(measured.to_json()))) == measured
+
+
+def test_a_rehearsal_that_has_just_begun_survives_json():
+    measured = Measurements(["a", "b"], 400, [400])
+    assert Measurements.from_json(json.loads(json.dumps(measured.to_json()))) == measured
+
+
+def test_a_link_is_reported_in_bytes_and_bits():
+    values = MeasuredLink("a", "b", 1e-4, 12.5e6, "eth0", "ethernet", 1_000).to_json()
+    assert values["megabytes_per_second"] == pytest.approx(12.5)
+    assert values["megabits_per_second"] == pytest.approx(100)
+    assert (values["from"], values["to"], values["interface"]) == ("a", "b", "eth0")
+    assert values["claimed_megabits_per_second"] == 1_000
+
+
+@pytest.mark.parametrize(
+    ("machines", "is_interleaved"),
+    [("a", False), ("aa", False), ("ab", False), ("aabb", False), ("abab", True), ("aba", True), ("aabbccb", True)],
+)
+def test_ranks_that_lie_machine_by_machine_are_not_interleaved(machines, is_interleaved):
+    assert Measurements(list(machines), 0, []).is_interleaved == is_interleaved
+
+
+def test_machines_are_named_once_in_the_order_of_ranks():
+    assert Measurements(["b", "b", "a", "b"], 0, []).machine_names == ["b", "a"]
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(0, 50)), min_size=1, max_size=5),
     st.sampled_from([1.0, 1.25, 2.0]),
 )
-def test_exchange_meets_a_simulation_tick_by_tick(drawn, slowdown):
-    """In units of ten milliseconds; a bucket of n MB takes n of them."""
+def test_exchange_agrees_with_a_simulation_in_small_time_steps(drawn, slowdown):
+    """A bucket of n MB takes n times ten milliseconds."""
     buckets = [num * MEGABYTE for num, _ in drawn]
     ready = sorted((moment / 100 for _, moment in drawn), reverse=True)
     transfers = [Transfer(MEGABYTE, 0.01), Transfer(100 * MEGABYTE, 1.0)]
@@ -65,7 +127,7 @@ def test_exchange_meets_a_simulation_tick_by_tick(drawn, slowdown):
         alone_steps=[0.6],
         contention=Contention(1.0, slowdown),
     )
-    parts = step_from_parts(measured)
+    parts = assemble_step(measured).parts
     exposed, hidden = simulate([size / MEGABYTE / 100 for size in buckets], ready, slowdown)
     tolerance = 0.003 * (len(buckets) + 1)
     assert parts["exposed_communication"] == pytest.approx(exposed, abs=tolerance)
@@ -75,7 +137,7 @@ def test_exchange_meets_a_simulation_tick_by_tick(drawn, slowdown):
 def test_exchange_by_hand():
     """Buckets of 0.1 s each, ready 0.15 and 0.12 s before the end: the second starts at -0.05 and ends at 0.05."""
     transfers = [Transfer(MEGABYTE, 0.1), Transfer(2 * MEGABYTE, 0.2)]
-    parts = step_from_parts(measure((MEGABYTE, MEGABYTE), (0.15, 0.12), all_reduce=transfers))
+    parts = assemble_step(measure((MEGABYTE, MEGABYTE), (0.15, 0.12), all_reduce=transfers)).parts
     assert parts["exposed_communication"] == pytest.approx(0.05)
     assert parts["hidden_communication"] == pytest.approx(0.15)
     assert parts["backward"] == pytest.approx(0.45)
@@ -84,28 +146,28 @@ def test_exchange_by_hand():
 
 def test_computing_that_is_slowed_by_sending_takes_longer_and_hides_more():
     transfers = [Transfer(MEGABYTE, 0.2), Transfer(2 * MEGABYTE, 0.4)]
-    parts = step_from_parts(measure(ready=(0.1,), all_reduce=transfers, contention=Contention(1.5, 1.0)))
+    parts = assemble_step(measure(ready=(0.1,), all_reduce=transfers, contention=Contention(1.5, 1.0))).parts
     assert parts["hidden_communication"] == pytest.approx(0.15)
     assert parts["exposed_communication"] == pytest.approx(0.05)
     assert sum(parts.values()) == pytest.approx(1.1)
 
 
 def test_one_worker_exchanges_nothing():
-    parts = step_from_parts(measure(machines=("a",)))
+    parts = assemble_step(measure(machines=("a",))).parts
     assert parts["exposed_communication"] == parts["hidden_communication"] == 0
     assert sum(parts.values()) == pytest.approx(1.0)
 
 
 def test_the_slowest_rank_makes_the_others_wait():
-    parts = step_from_parts(measure(machines=("a",), alone_steps=[1.4, 1.6]))
+    parts = assemble_step(measure(machines=("a",), alone_steps=[1.4, 1.6])).parts
     assert parts["straggler"] == pytest.approx(0.5)
 
 
-def test_a_rehearsal_cut_short_before_any_exchange_still_tells_of_computing():
+def test_a_rehearsal_cut_short_before_any_exchange_predicts_computing():
     assert predict(measure(all_reduce=[])).seconds == pytest.approx(1.0)
 
 
-def test_measured_sizes_take_what_was_measured():
+def test_measured_sizes_take_the_measured_time():
     transfers = [Transfer(100, 1.0), Transfer(200, 3.0), Transfer(400, 4.0)]
     for each in transfers:
         assert transfer_seconds(transfers, each.num_bytes) == pytest.approx(each.seconds)
@@ -151,10 +213,10 @@ def test_every_prediction_lies_in_its_interval_and_its_parts_add_up(steps, alone
     assert all(seconds >= -1e-9 for seconds in prediction.parts.values())
 
 
-def test_whole_steps_count_more_than_steps_put_together():
-    put_together = predict(measure(ready=(1.0,))).seconds
+def test_complete_steps_count_more_than_assembled_ones():
+    assembled = predict(measure(ready=(1.0,))).seconds
     few = predict(measure(ready=(1.0,), steps=[2.0] * 3))
-    assert few.seconds == pytest.approx((3 * 2.0 + put_together) / 4)
+    assert few.seconds == pytest.approx((3 * 2.0 + assembled) / 4)
     many = predict(measure(ready=(1.0,), steps=[2.0] * 9, step_parts={"forward": 1.0, "backward": 3.0}))
     assert many.seconds == pytest.approx(2.0)
     assert many.parts["forward"] == pytest.approx(many.seconds / 4)
@@ -174,13 +236,13 @@ def test_few_and_uneven_steps_make_a_wide_interval():
     assert width([1.0] * 10) < width([])
 
 
-def test_a_slow_link_is_named():
+def test_a_slow_link_is_the_bottleneck():
     prediction = predict(measure((100 * MEGABYTE,), (0.2,)))
     assert prediction.bottleneck == "network"
     assert prediction.seconds == pytest.approx(1.0 + 10.0 - 0.2)
 
 
-def test_first_steps_predict_their_mean_and_claim_no_cause():
+def test_first_steps_predict_their_mean_and_no_bottleneck():
     prediction = predict_from_steps([1.0, 2.0, 3.0], 4)
     assert prediction.low < prediction.seconds < prediction.high
     assert prediction.seconds == pytest.approx(2.0)
@@ -195,8 +257,8 @@ def test_first_steps_lie_in_their_interval(steps):
 
 def test_the_record_has_the_names_of_the_contract():
     link = MeasuredLink("a", "b", 1e-4, 12.5e6, "eth0", "ethernet", 1_000)
-    told = json.loads(json.dumps(predict(measure(links=[link])).to_json()))
-    assert set(told) >= {"seconds_per_step", "parts", "bottleneck", "links", "advice", "problems", "basis", "workers"}
-    assert set(told["seconds_per_step"]) == {"predicted", "low", "high"}
-    assert told["links"][0]["megabits_per_second"] == pytest.approx(100)
-    assert (told["basis"], told["workers"]) == ("rehearsal", 2)
+    values = json.loads(json.dumps(predict(measure(links=[link])).to_json()))
+    assert set(values) >= {"seconds_per_step", "parts", "bottleneck", "links", "advice", "problems", "basis", "workers"}
+    assert set(values["seconds_per_step"]) == {"predicted", "low", "high"}
+    assert values["links"][0]["megabits_per_second"] == pytest.approx(100)
+    assert (values["basis"], values["workers"]) == ("rehearsal", 2)

@@ -1,10 +1,9 @@
-"""A prediction in words: units people cannot misread, the largest part first, time and cost of the whole run."""
+"""A prediction in words: clear units, the largest part first, time and cost of the whole run."""
 
 import pytest
 
-from dragoman.diagnosis.measurements import MeasuredLink
-from dragoman.diagnosis.prediction import Prediction, predict_from_steps
-from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS, StepView, find_losses
+from dragoman.diagnosis.prediction import MeasuredLink, Prediction, predict_from_steps
+from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS, Step
 from dragoman.diagnosis.wording import (
     BOTTLENECK_WORDS,
     PART_NAMES,
@@ -18,11 +17,10 @@ PARTS_OF_STEP = {"forward": 1.0, "exposed_communication": 9.0, "other": 0.01}
 
 
 def make_prediction(*links: MeasuredLink, seconds: float = 10.0) -> Prediction:
-    losses = find_losses(StepView(PARTS_OF_STEP))
-    return Prediction(seconds, 0.9 * seconds, 1.2 * seconds, PARTS_OF_STEP, losses, "rehearsal", 2, links)
+    return Prediction(seconds, 0.9 * seconds, 1.2 * seconds, Step(PARTS_OF_STEP), "rehearsal", 2, links)
 
 
-def test_every_part_and_every_verdict_has_words():
+def test_every_part_and_every_bottleneck_has_words():
     assert set(PART_NAMES) == set(PARTS)
     assert set(BOTTLENECK_WORDS) == {*BOTTLENECKS, "unknown"}
 
@@ -30,23 +28,23 @@ def test_every_part_and_every_verdict_has_words():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.01234, "0.0123 s"), (1.946, "1.95 s"), (29.65, "29.6 s"), (120.0, "120.0 s")]
 )
-def test_steps_have_the_digits_that_mean_anything(seconds, text):
+def test_digits_of_step_times(seconds, text):
     assert format_step(seconds) == text
 
 
-def test_the_largest_part_comes_first_and_crumbs_are_left_out():
+def test_the_largest_part_comes_first_and_tiny_ones_are_left_out():
     assert describe_parts(PARTS_OF_STEP) == "waiting for the network 90%, forward 10%"
     assert describe_parts({"a new part": 1.0}) == "a new part 100%"
     assert describe_parts({}) == describe_parts({"forward": 0.0}) == ""
 
 
-def test_a_prediction_is_told_with_its_interval_and_what_bounds_it():
+def test_a_prediction_has_its_interval_and_its_bottleneck():
     first, second = describe_prediction(make_prediction())
     assert first == "Predicted: 10.0 s a step (9 s to 12.0 s), network-bound."
     assert second == "A step: waiting for the network 90%, forward 10%."
 
 
-def test_links_are_told_in_bytes_and_bits_with_what_they_claim():
+def test_links_are_described_in_bytes_and_bits_with_their_claimed_speed():
     slow = MeasuredLink("a", "b", 1.5e-4, 12.5e6, "eth0", "ethernet", 1_000)
     unknown = MeasuredLink("b", "a", 1.5e-4, 12.5e6)
     *_, first, second = describe_prediction(make_prediction(slow, unknown))
@@ -54,13 +52,13 @@ def test_links_are_told_in_bytes_and_bits_with_what_they_claim():
     assert second == "Link b to a: 12.5 MB/s (100 Mbit/s), latency 150 µs, over an unknown interface."
 
 
-def test_first_steps_are_told_without_parts_or_cause():
+def test_first_steps_have_no_parts_and_no_bottleneck():
     [line] = describe_prediction(predict_from_steps([1.0, 1.0], 1))
     assert line.startswith("Predicted: 1 s a step")
     assert line.endswith("not known.")
 
 
 def test_time_and_cost_of_the_whole_run():
-    told = describe_run_length(make_prediction(), 3_600, price_per_hour=2.5)
-    assert told.startswith("3,600 steps: 10:00:00, cost 25.00 (9:00:00, cost 22.50 to 12:00:00, cost 30.00)")
+    text = describe_run_length(make_prediction(), 3_600, price_per_hour=2.5)
+    assert text.startswith("3,600 steps: 10:00:00, cost 25.00 (9:00:00, cost 22.50 to 12:00:00, cost 30.00)")
     assert "cost" not in describe_run_length(make_prediction(), 3_600, None)

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from dragoman.evaluation.scores import bleu_counts
 from dragoman.evaluation.validation import Evaluation, save_translations
-from dragoman.report.significance import NUM_COUNTS, Judged, bleu_of, compare_bleu, read_judged
+from dragoman.report.comparison import NUM_COUNTS, Judged, bleu_of, compare_bleu, read_judged
 from dragoman.run.folder import RunFolder
 
 WORDS = [

@@ -1,26 +1,20 @@
-"""A plan for people: lines and a table for the terminal, and a chart of efficiency and cost over cluster sizes."""
+"""A plan as text and table for the terminal, and as a chart of efficiency and cost over cluster sizes."""
 
 from pathlib import Path
 
 from dragoman.diagnosis.plan import Plan, SizeRow
+from dragoman.diagnosis.wording import BOTTLENECK_WORDS, PART_NAMES
 from dragoman.run.errors import UsageError
 from dragoman.run.files import write_aside
 from dragoman.run.units import format_bytes, format_rate
 
 BAR_CELLS = 20
 CHART_ENDINGS = (".svg", ".png")
-PART_NAMES = {
-    "forward": "forward",
-    "backward": "backward, nothing travelling",
-    "hidden_communication": "backward while gradients travel",
-    "exposed_communication": "waiting for the network",
-    "optimizer": "optimizer",
-    "other": "starting kernels",
-}
+PLAN_PART_NAMES = PART_NAMES | {"other": "starting kernels"}
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """The whole plan, as the terminal shows it."""
+    """Formats the whole plan for the terminal."""
     return [
         *_headline(plan),
         "",
@@ -34,7 +28,7 @@ def plan_lines(plan: Plan) -> list[str]:
 
 
 def size_table(plan: Plan) -> list[str]:
-    """A row for each cluster size, with its efficiency as a bar; the described cluster is marked."""
+    """Formats a row for each cluster size, with its efficiency as a bar; the planned cluster is marked."""
     has_hours, has_cost = plan.own_size.hours is not None, plan.own_size.cost is not None
     head = f"  {'devices':>9} {'nodes':>7} {'s/step':>9} {'hierarchical':>12} {'tokens/s':>12}"
     head += (f" {'hours':>10}" if has_hours else "") + (f" {'cost':>12}" if has_cost else "")
@@ -48,10 +42,10 @@ def size_table(plan: Plan) -> list[str]:
 
 
 def save_chart(plan: Plan, path: Path) -> None:
-    """Seconds per step, efficiency and, where known, cost over cluster sizes; SVG or PNG by the file's ending."""
+    """Draws seconds per step, efficiency and, if known, cost over cluster sizes; SVG or PNG by the file's ending."""
     if path.suffix.lower() not in CHART_ENDINGS:
         raise UsageError(f"--plot {path}: the name must end in {' or '.join(CHART_ENDINGS)}.")
-    # Only here: it takes longer to import than a plan takes to compute.
+    # Imported only here: that takes longer than computing a plan.
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -91,8 +85,8 @@ def _headline(plan: Plan) -> list[str]:
     scenario, row = plan.scenario, plan.own_size
     lines = [
         _cluster(plan),
-        f"{row.seconds_per_step:.3g} s a step ({plan.low:.3g} to {plan.high:.3g}, from the share of peak reached and "
-        f"the goodput of links), limited by: {row.bottleneck}",
+        f"{row.seconds_per_step:.3g} s a step ({plan.low:.3g} to {plan.high:.3g}, depending on the share of peak that "
+        f"is reached and the goodput of links), {BOTTLENECK_WORDS[row.bottleneck]}",
     ]
     if scenario.num_nodes > 1:
         lines.append(
@@ -100,8 +94,8 @@ def _headline(plan: Plan) -> list[str]:
             f"{format_rate(scenario.between.bytes_per_second)}; summing inside nodes first (hierarchical): "
             f"{row.hierarchical_seconds_per_step:.3g} s a step"
         )
-    needed, there = format_bytes(scenario.memory_bytes), format_bytes(scenario.device.memory_bytes)
-    lines.append(f"Memory of a device: about {needed} of {there}")
+    needed, available = format_bytes(scenario.memory_bytes), format_bytes(scenario.device.memory_bytes)
+    lines.append(f"Memory of a device: about {needed} of {available}")
     if row.hours is not None:
         cost = f", cost {row.cost:,.2f}" if row.cost is not None else ""
         lines.append(f"{plan.settings.steps:,} steps: {row.hours:,.1f} hours{cost}")
@@ -109,17 +103,17 @@ def _headline(plan: Plan) -> list[str]:
 
 
 def _part_lines(plan: Plan) -> list[str]:
-    total = plan.prediction.seconds_per_step
-    parts = [(name, plan.prediction.parts[key]) for key, name in PART_NAMES.items()]
+    total = plan.step.seconds
+    parts = [(name, plan.step.parts[part]) for part, name in PLAN_PART_NAMES.items()]
     return [f"  {name:<32} {seconds:>9.3f} s {seconds / total:>6.1%}" for name, seconds in parts if seconds > 0]
 
 
 def _bar(row: SizeRow) -> str:
-    # A device on a node of its own can beat one by a hair where rounding helps; a bar has no room for that.
+    # Rounding can bring the efficiency slightly above 1.
     num_full = round(min(1.0, row.efficiency) * BAR_CELLS)
-    note = "" if row.fits_memory else "  does not fit"
+    note = "" if row.fits_memory else "  not enough memory"
     return f"{'█' * num_full}{'░' * (BAR_CELLS - num_full)} {row.efficiency:>6.1%}{note}"
 
 
-def _section(title: str, sentences: tuple[str, ...]) -> list[str]:
-    return ["", f"{title}:", *(f"- {sentence}" for sentence in sentences)] if sentences else []
+def _section(title: str, messages: tuple[str, ...]) -> list[str]:
+    return ["", f"{title}:", *(f"- {message}" for message in messages)] if messages else []
