@@ -1,4 +1,4 @@
-"""Tables of TensorBoard, Weights & Biases and people, with rows that are none."""
+"""Tables of TensorBoard, Weights & Biases and users, with unreadable rows."""
 
 import gzip
 from contextlib import suppress

@@ -33,7 +33,7 @@ from dragoman.importing.imported_run import ImportedRun
         ("", None),
     ],
 )
-def test_tags_are_understood_by_their_words(tag, figure):
+def test_tags_are_recognised_by_their_words(tag, figure):
     assert figure_of(tag) == figure
 
 
@@ -48,7 +48,7 @@ def test_any_points_make_records_with_rising_steps(points):
     assert all(record.get("seconds_per_step", 1) > 0 for record in run.records)
 
 
-def test_endless_curves_are_thinned_out(monkeypatch):
+def test_long_curves_are_thinned_out(monkeypatch):
     monkeypatch.setattr(curves_module, "_MAX_POINTS", 100)
     curves, run = Curves(), ImportedRun()
     for step in range(10_000):

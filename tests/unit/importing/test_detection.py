@@ -1,4 +1,4 @@
-"""Whose log it is, which files belong together and in which order, and what is said where nobody's is found."""
+"""Which trainer wrote a log, which files belong to a run and in which order, and the errors for unknown files."""
 
 import bz2
 import gzip
@@ -73,7 +73,7 @@ def test_packed_logs(tmp_path, ending, pack):
     assert train_steps(read_run([tmp_path])) == [100]
 
 
-def test_what_no_trainer_wrote_is_left_out_of_a_folder(tmp_path):
+def test_files_of_no_known_trainer_are_left_out_of_a_folder(tmp_path):
     (tmp_path / "nohup.out").write_text(EXCERPTS["OpenSeq2Seq"])
     (tmp_path / "notes.txt").write_text("CUDA out of memory\n")
     (tmp_path / "model.bin").write_bytes(b"*** Global step 900: ***     Train loss: 1.0 \n")
@@ -168,7 +168,7 @@ def test_terminal_escapes_of_unknown_text_do_not_reach_the_message(tmp_path):
     assert 'begins with "hello"' in str(error.value)
 
 
-def test_an_empty_folder_and_a_missing_file_are_said_to_be_so(tmp_path):
+def test_an_empty_folder_and_a_missing_file_have_their_own_messages(tmp_path):
     with pytest.raises(UserError, match="holds neither a run nor a log"):
         read_run([tmp_path])
     with pytest.raises(UserError, match="There is no"):
@@ -211,8 +211,8 @@ NAMES = ("nohup.out", "train.log", "a.csv", "trainer_state.json", "events.out.tf
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(NAMES), st.lists(PIECES | st.text(max_size=20), max_size=6), max_size=4))
-def test_no_folder_of_a_stranger_breaks_the_import(tmp_path_factory, files):
-    folder = tmp_path_factory.mktemp("stranger")
+def test_no_content_of_a_folder_breaks_the_import(tmp_path_factory, files):
+    folder = tmp_path_factory.mktemp("folder")
     for name, pieces in files.items():
         (folder / name).write_text("\n".join(pieces), encoding="utf-8", errors="replace")
     run = RunFolder(folder / "run")
@@ -223,7 +223,7 @@ def test_no_folder_of_a_stranger_breaks_the_import(tmp_path_factory, files):
         json.dumps(build_report(run).to_json(), allow_nan=False)
 
 
-def test_files_of_two_trainers_are_not_one_run(tmp_path):
+def test_logs_of_two_trainers_are_rejected_as_one_run(tmp_path):
     paths = [tmp_path / f"{trainer}.log" for trainer in ("fairseq", "Marian")]
     for path in paths:
         path.write_text(EXCERPTS[path.stem])
@@ -231,7 +231,7 @@ def test_files_of_two_trainers_are_not_one_run(tmp_path):
         read_run(paths)
 
 
-def test_a_readme_and_a_strange_table_do_not_spoil_a_folder(tmp_path):
+def test_a_readme_and_an_unrelated_table_do_not_break_a_folder(tmp_path):
     (tmp_path / "train_loss.csv").write_text("Wall time,Step,Value\n1.0,100,5.0\n2.0,200,4.0\n")
     (tmp_path / "readme.txt").write_text("What I did in my holidays.\n")
     run = read_run([tmp_path])
@@ -244,7 +244,7 @@ def test_a_readme_and_a_strange_table_do_not_spoil_a_folder(tmp_path):
     assert any("prices.csv" in note for note in run.notes)
 
 
-def test_what_can_be_read_only_once_is_refused(tmp_path):
+def test_a_pipe_is_rejected(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe or a device"):
         read_run([tmp_path / "pipe"])

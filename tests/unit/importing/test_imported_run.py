@@ -1,4 +1,4 @@
-"""Records of foreign runs: plain values, bounded in number, and the step at which the loss was lost."""
+"""Records of imported runs: plain values, bounded in number, and the first step with a NaN loss."""
 
 import itertools
 import json
@@ -58,14 +58,14 @@ def test_too_many_training_records_are_thinned_out_evenly_and_all_others_kept(sm
     assert small.newest_step == 999
 
 
-def test_even_evaluations_without_end_are_bounded(small):
+def test_the_number_of_evaluations_is_bounded(small):
     for step in range(1_000):
         small.add_evaluation(step, loss=2.0)
     assert len(small.records) <= 100
 
 
 @pytest.mark.parametrize("step", [-1, LARGEST_NUMBER + 1])
-def test_steps_that_are_none_are_left_out(step):
+def test_impossible_steps_are_left_out(step):
     run = ImportedRun()
     run.add_train(step, loss=1.0)
     run.add_evaluation(step, loss=1.0)
@@ -74,7 +74,7 @@ def test_steps_that_are_none_are_left_out(step):
     assert run.records == []
 
 
-def test_the_first_step_without_a_loss_is_noted():
+def test_the_first_nan_step_is_kept():
     run = ImportedRun()
     for step, loss in enumerate([3.0, 2.0, math.nan, math.inf, math.nan]):
         run.add_train(step, loss=loss)
@@ -106,7 +106,7 @@ def test_the_transformer_schedule_reaches_the_peak():
     assert settings == {"schedule": "transformer", "warmup_steps": 10_000, "learning_rate": pytest.approx(1)}
 
 
-def test_failures_notes_and_facts_are_kept_once_and_not_without_end():
+def test_failures_notes_and_facts_are_kept_once_and_bounded():
     run = ImportedRun()
     for number in range(2 * MAX_LISTED):
         for _ in range(2):

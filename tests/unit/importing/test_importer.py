@@ -1,4 +1,4 @@
-"""A foreign run as a run folder that every command reads like one of ours."""
+"""An imported run as a run folder that every command reads like an own run."""
 
 import json
 import tomllib
@@ -44,7 +44,7 @@ def test_the_folder_is_a_run(run, log):
     assert imported["asked_for"] == [str(log.resolve())]
 
 
-def test_records_are_as_ours(run):
+def test_records_have_the_format_of_own_runs(run):
     records = read_records(run)
     assert {record.kind for record in records} == {"train", "evaluation"}
     lines = run.metrics.read_text(encoding="utf-8").splitlines()
@@ -66,7 +66,7 @@ def test_status_and_verdict_read_it(run):
     assert json.loads(done.stdout)["bottleneck"] == "unknown"
 
 
-def test_no_file_is_left_beside(run):
+def test_no_other_file_is_written(run):
     assert {path.name for path in run.path.iterdir()} == {"config.toml", "metrics.jsonl", "imported.json"}
 
 
@@ -83,7 +83,7 @@ def test_a_log_that_became_unreadable_leaves_the_earlier_import(run, log):
     assert max(record.step for record in read_records(run)) == 1_000
 
 
-def test_folders_of_others_are_refused(tmp_path, log):
+def test_folders_that_are_not_imported_runs_are_rejected(tmp_path, log):
     ours = write_own_run(tmp_path / "ours", [])
     before = {path.name: path.stat().st_mtime_ns for path in ours.path.iterdir()}
     with pytest.raises(UserError, match="--run-dir"):
@@ -101,7 +101,7 @@ def test_an_empty_folder_is_taken(tmp_path, log):
     assert RunFolder(tmp_path / "empty").exists
 
 
-def test_a_file_in_the_way_is_the_users_to_mend(tmp_path, log):
+def test_a_file_in_place_of_the_folder_is_a_user_error(tmp_path, log):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(UserError):
@@ -151,7 +151,7 @@ def test_seconds_that_a_log_counts_are_its_clock():
     assert (times, clock) == ([55.0, 115.0], "log")
 
 
-def test_a_loss_that_was_lost_is_among_the_facts(tmp_path):
+def test_the_first_nan_step_is_a_fact(tmp_path):
     run = ImportedRun(trainer="x")
     run.add_train(1, loss=1.0)
     run.add_train(2, loss=float("nan"))

@@ -120,7 +120,7 @@ def test_facts_and_settings():
     assert run.printed_config["model"]["encoder"]["hidden_size"] == "256"
 
 
-def test_restarts_are_told_or_seen():
+def test_restarts_are_announced_or_detected():
     loaded = "2022-02-25 17:00:00,000 - INFO - joeynmt.helpers - Loading model from models/a/900.ckpt"
     assert [record["step"] for record in of_kind(read(*STEPS, loaded, STEPS[1]), "restart")] == [900]
     assert [record["step"] for record in of_kind(read(*reversed(STEPS)), "restart")] == [900]

@@ -6,7 +6,7 @@ import pytest
 from dragoman.importing.imported_run import ImportedRun
 from dragoman.importing.log_failures import FailureReader
 
-SIGNS = {
+FAILURES = {
     "A GPU ran out of memory": [
         "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with "
         "shape[14336,32768] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
@@ -114,7 +114,7 @@ SIGNS = {
         "worker-0:16:63 [0] NCCL INFO Call to connect returned Connection refused, retrying",
     ],
 }
-CASES = [(what, line) for what, lines in SIGNS.items() for line in lines]
+CASES = [(what, line) for what, lines in FAILURES.items() for line in lines]
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -149,7 +149,7 @@ def read(text, run=None, first_step=None):
 
 
 @pytest.mark.parametrize(("what", "line"), CASES)
-def test_the_sign_is_known_and_the_line_is_the_evidence(what, line):
+def test_each_failure_is_recognised_and_its_line_is_the_evidence(what, line):
     (failure,) = read(line).failures
     assert failure.what == f"{what} before the first step."
     assert failure.evidence in line.strip()
@@ -162,7 +162,7 @@ def test_the_step_is_named():
     assert failure.step == 1500
 
 
-def test_a_failure_after_which_training_goes_on_is_not_fatal():
+def test_a_failure_after_which_training_continues_is_not_fatal():
     (failure,) = read("step 1500\nCUDA out of memory\nstep 1600\n").failures
     assert failure.what == "A GPU ran out of memory at step 1,500; training continued."
     assert failure.cause.startswith("Not fatal")
@@ -179,7 +179,7 @@ def test_a_reset_connection_at_the_end_is_fatal():
     assert failure.what == "A connection between processes broke at step 1."
 
 
-def test_what_comes_of_a_failure_is_not_listed_beside_it():
+def test_consequences_of_a_failure_are_not_listed():
     text = TRACEBACK.format(error="ResourceExhaustedError: OOM when allocating tensor with shape[2,3]")
     text += TRACEBACK.format(error="UnknownError: Horovod has been shut down.")
     text += "mpirun noticed that process rank 1 exited on signal 9 (Killed).\nConnection reset by peer\n"
@@ -187,7 +187,7 @@ def test_what_comes_of_a_failure_is_not_listed_beside_it():
     assert failure.what.startswith("A GPU ran out of memory")
 
 
-def test_an_error_nobody_foresaw_is_named_by_its_last_line():
+def test_an_unknown_error_is_shown_by_its_last_line():
     text = TRACEBACK.format(error="my.module.StrangeError: shapes 3 and 4 do not fit")
     text += TRACEBACK.format(error="UnknownError: Horovod has been shut down.")
     text += "W1116 09:22:53 api.py:700] Sending process 12 closing signal SIGTERM\n"
@@ -206,7 +206,7 @@ def test_harmless_lines_are_no_failures():
     assert read(HARMLESS, run, first_step=5).failures == []
 
 
-def test_missing_files_of_a_launch_script_are_not_worth_a_word_if_training_goes_on():
+def test_missing_files_of_a_launch_script_are_ignored_if_training_continues():
     run = ImportedRun(facts={"is_finished": True})
     assert read("cat: x: No such file or directory\nstep 1\nstep 2", run).failures == []
 

@@ -1,4 +1,4 @@
-"""The lines of any file, packed or not, damaged or not, as plain text."""
+"""Lines of any file, packed or not, damaged or not, and the numbers and times in them."""
 
 import bz2
 import gzip
@@ -71,7 +71,7 @@ def test_a_damaged_checksum_costs_the_end_at_most(log):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(list(PACKERS)), st.binary(max_size=60), st.binary(max_size=60))
-def test_no_bytes_are_an_exception(log, packer, content, garbage):
+def test_no_bytes_raise(log, packer, content, garbage):
     for line in lines_of(log, PACKERS[packer](content)[: len(garbage) + 4] + garbage):
         assert "\n" not in line
 
@@ -108,12 +108,12 @@ def test_a_line_of_exactly_the_longest_length_is_whole(log):
     assert lines_of(log, b"x" * MAX_LINE_BYTES + b"\nnext") == ["x" * MAX_LINE_BYTES, "next"]
 
 
-def test_reading_ends_after_so_many_bytes(log, monkeypatch):
+def test_reading_ends_at_the_limit(log, monkeypatch):
     monkeypatch.setattr(log_text, "MAX_LOG_BYTES", 1_000)
     assert 100 <= len(lines_of(log, gzip.compress(b"123456789\n" * 10_000))) <= 101
 
 
-def test_what_cannot_be_read_is_the_users_to_mend(tmp_path):
+def test_an_unreadable_file_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         list(read_lines(tmp_path / "none"))
     with pytest.raises(UserError, match="cannot be read"):
@@ -131,11 +131,11 @@ def test_what_cannot_be_read_is_the_users_to_mend(tmp_path):
         ("▁Ein ▁Satz ü 😀", "▁Ein ▁Satz ü 😀"),
     ],
 )
-def test_text_of_strangers_is_cleaned(raw, expected):
+def test_unsafe_characters_are_removed(raw, expected):
     assert clean_text(raw) == expected
 
 
-def test_text_of_strangers_is_shortened():
+def test_long_text_is_shortened():
     assert clean_text("x" * 100, 10) == "x" * 9 + "…"
     assert clean_text("x" * 10, 10) == "x" * 10
 

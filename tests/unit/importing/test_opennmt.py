@@ -125,7 +125,7 @@ def test_a_step_that_goes_back_is_a_restart():
     assert [record["step"] for record in of_kind(read(*reversed(STEPS)), "restart")] == [450]
 
 
-def test_eole_is_told_apart():
+def test_eole_is_recognised():
     run = read(
         STEP_3, "[2024-06-07 10:00:00,000 INFO] Saving optimizer and weights to run/step_1000, and symlink to run"
     )

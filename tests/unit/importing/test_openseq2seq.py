@@ -424,7 +424,7 @@ def test_no_damaged_log_raises(log):
 
 
 @pytest.mark.slow
-@settings(max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(LINES, max_size=60))
 def test_none_of_very_many_damaged_logs_raises(log):
     assert is_sound(read_lines_with(READERS, log))

@@ -120,13 +120,13 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), values, max_size=4))
 def test_whatever_python_prints_is_read_back(config):
     assert parse_printed_dict(pformat(config)) == config
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text("{}[]()<>:,'\"\\ \nabTrue1.e-", max_size=200))
 def test_no_text_makes_it_fail(text):
     assert isinstance(parse_printed_dict("{" + text), dict)
