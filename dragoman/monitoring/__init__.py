@@ -1,1 +1,1 @@
-"""Watching a run: figures of steps, and where they are shown and kept."""
+"""Watching a run: figures of steps and machines, where they are written, and the live view."""

@@ -1,4 +1,4 @@
-"""Files that outlive a disk's bad hours: what a full or read-only disk refuses waits in memory and is written later."""
+"""Append-only files that buffer while the disk is full."""
 
 import errno
 import time
@@ -10,24 +10,24 @@ from pathlib import Path
 
 from dragoman.run.errors import UserError
 
-MAX_WAITING = 10_000
+MAX_BUFFERED = 10_000
 RETRY_SECONDS = 1.0
 
 
-class PatientFile:
-    """Appends lines or records, each whole or not at all, and at once: a killed run keeps all it wrote.
+class BufferedFile:
+    """Appends entries, each completely or not at all, and at once: a killed run keeps everything it wrote.
 
-    The file is opened anew for every write: one held open would keep its disk from being mounted again, and could
-    point at a file that is no longer there.
+    The file is opened for every write: an open file would keep its disk from being remounted, and might have been
+    removed meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble: str | None = None
-        """Why pieces wait; None while the disk takes them."""
+        """Why entries are buffered; None while the disk accepts them."""
         self.num_lost = 0
-        """Pieces given up because too many waited."""
-        self._waiting: deque[bytes] = deque()
+        """Entries that were dropped because the buffer was full."""
+        self._buffer: deque[bytes] = deque()
         self._retry_at = 0.0
         self._good_size: int | None = None
         try:
@@ -36,33 +36,33 @@ class PatientFile:
         except OSError as error:
             raise UserError(f"{path} cannot be written: {describe_trouble(error)}.") from error
 
-    def write(self, piece: bytes) -> None:
-        """Appends a piece now, or as soon as the disk takes it; never raises because of the disk."""
-        if len(self._waiting) == MAX_WAITING:
-            self._waiting.popleft()
+    def write(self, entry: bytes) -> None:
+        """Appends an entry now, or as soon as the disk accepts it; never raises because of the disk."""
+        if len(self._buffer) == MAX_BUFFERED:
+            self._buffer.popleft()
             self.num_lost += 1
-        self._waiting.append(piece)
+        self._buffer.append(entry)
         if time.monotonic() >= self._retry_at:
-            self._write_waiting()
+            self._write_buffer()
 
     def close(self) -> None:
-        """Nothing more comes; what waits gets its last chance."""
-        if self._waiting:
-            self._write_waiting()
+        """Tries a last time to write what is buffered."""
+        if self._buffer:
+            self._write_buffer()
 
-    def _write_waiting(self) -> None:
+    def _write_buffer(self) -> None:
         try:
-            self._append(b"".join(self._waiting))
+            self._append(b"".join(self._buffer))
         except OSError as error:
             self.trouble = describe_trouble(error)
             self._retry_at = time.monotonic() + RETRY_SECONDS
         else:
-            self._waiting.clear()
+            self._buffer.clear()
             self.trouble = None
             self._retry_at = 0.0
 
     def _append(self, data: bytes) -> None:
-        """Writes all or nothing; where even taking a part back fails, that is done first the next time."""
+        """Writes everything or nothing; if even the removal of a partial write fails, the next call removes it."""
         with self.path.open("ab", buffering=0) as file:
             if self._good_size is not None:
                 file.truncate(min(file.tell(), self._good_size))
@@ -73,52 +73,52 @@ class PatientFile:
                 with suppress(OSError):
                     file.truncate(self._good_size)
                 raise
-        # Only now: some file systems tell of a failed write when the file is closed.
+        # Only here: some file systems report a failed write when the file is closed.
         self._good_size = None
 
 
-class OutageNews:
-    """Tells once that files wait for their disk, and once that none does any more."""
+class DiskTroubleReporter:
+    """Reports once that files are buffered, and once that all are written again."""
 
-    def __init__(self, files: Sequence[PatientFile]) -> None:
+    def __init__(self, files: Sequence[BufferedFile]) -> None:
         self._files = files
-        self._is_outage = False
+        self._is_buffering = False
         self._num_lost_before = 0
 
-    def next_sentence(self) -> str | None:
-        """What is new since the last call."""
-        waiting = [file for file in self._files if file.trouble]
-        if bool(waiting) == self._is_outage:
+    def next_message(self) -> str | None:
+        """Returns a message if the disk has begun or stopped to refuse writes since the last call."""
+        buffered = [file for file in self._files if file.trouble]
+        if bool(buffered) == self._is_buffering:
             return None
-        self._is_outage = bool(waiting)
-        if waiting:
+        self._is_buffering = bool(buffered)
+        if buffered:
             return (
-                f"{waiting[0].path} cannot be written: {waiting[0].trouble}. Training goes on, and lines wait in "
-                "memory until the disk takes them again."
+                f"{buffered[0].path} cannot be written: {buffered[0].trouble}. Training continues, and lines are kept "
+                "in memory until the disk accepts them again."
             )
         num_lost = sum(file.num_lost for file in self._files)
         lost, self._num_lost_before = num_lost - self._num_lost_before, num_lost
-        return "The disk takes lines again: those that waited are written" + (
-            f", but the {lost:,} oldest are lost." if lost else "."
+        return "The disk accepts writes again: all lines kept in memory are written" + (
+            f", except the {lost:,} oldest, which are lost." if lost else "."
         )
 
 
 def describe_trouble(error: OSError) -> str:
-    """Why the disk refused, as the end of a sentence."""
+    """Describes why the disk refused, without a full stop."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "there is no space left on the disk"
     return error.strerror or str(error)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """A nearly full disk takes a part first and refuses with the next call."""
+    """Writes all data: a nearly full disk accepts a part first and refuses the next call."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _end_last_line(path: Path) -> None:
-    """A run killed in mid-write leaves half a line; ending it keeps the next one readable."""
+    """Ends a line that a killed run left incomplete, so that the next one is readable."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, 2)

@@ -1,14 +1,25 @@
-"""Where records of a run are kept: metrics.jsonl, and TensorBoard under the seeds' tag names."""
+"""Where messages and records of a run go: the terminal, log.txt, metrics.jsonl and TensorBoard.
+
+TensorBoard tags are those of OpenSeq2Seq where it has the same figure.
+"""
 
 import json
 import math
 import os
 import socket
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self, TextIO, cast
 
-from dragoman.monitoring.buffered_file import PatientFile
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from dragoman.monitoring.buffered_file import BufferedFile
+from dragoman.run.processes import CONSOLE_VARIABLE
+from dragoman.run.summary import format_seconds
 
 TENSORBOARD_TAGS = {
     ("train", "loss"): "train_loss",
@@ -23,38 +34,118 @@ TENSORBOARD_TAGS = {
     ("train", "predicted_seconds_per_step"): "predicted_seconds_per_step",
     ("train", "prediction_error"): "prediction_error",
     ("evaluation", "loss"): "eval_loss",
-    # The seeds' tag, but the BLEU of real translations (0 to 100); their own figure has its honest name below.
+    # OpenSeq2Seq's tag with the BLEU of real translations (0 to 100); its own figure is the teacher-forced one below.
     ("evaluation", "bleu"): "Eval_BLEU_Score",
     ("evaluation", "chrf"): "eval_chrf",
     ("evaluation", "teacher_forced_bleu"): "eval_teacher_forced_bleu",
 }
 
 
+class RunConsole:
+    """Writes messages to the terminal and to log.txt; a terminal also has a progress bar."""
+
+    def __init__(self, log: Path, num_steps: int) -> None:
+        self.log_file = BufferedFile(log)
+        stream = sys.stderr if os.environ.get(CONSOLE_VARIABLE) == "stderr" else sys.stdout
+        file = cast("IO[str]", _StreamIgnoringFullDisk(stream))
+        self._console = Console(file=file, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        self._is_terminal = self._console.is_terminal
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+            console=self._console,
+            expand=True,
+            disable=not self._is_terminal,
+        )
+        self._task = self._progress.add_task("training", total=num_steps, figures="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        self.log_file.close()
+
+    def say(self, text: str) -> None:
+        """Writes a message to the terminal and to log.txt."""
+        self._console.print(text)
+        self._write_log(text)
+
+    def log(self, text: str) -> None:
+        """Writes a regular line to log.txt, and to standard output where no progress bar shows the same figures."""
+        if not self._is_terminal:
+            self._console.print(text)
+        self._write_log(text)
+
+    def show_progress(
+        self, step: int, loss: float | None, bleu: float | None, tokens_per_second: float, seconds_left: float
+    ) -> None:
+        """Updates the progress bar; does nothing outside a terminal."""
+        figures = [
+            f"loss {loss:.3f}" if loss is not None else "",
+            f"BLEU {bleu:.1f}" if bleu is not None else "",
+            f"{tokens_per_second:,.0f} tokens/s" if tokens_per_second else "",
+            f"{format_seconds(seconds_left)} left" if tokens_per_second else "",
+        ]
+        self._progress.update(self._task, completed=step, figures="  ".join(filter(None, figures)))
+
+    def _write_log(self, text: str) -> None:
+        self.log_file.write(f"{text}\n".encode())
+
+
+class _StreamIgnoringFullDisk:
+    """Standard output, which may be a file on a full disk: training continues, and log.txt has every line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        """Writes if that is possible."""
+        with _ignoring_disk_errors():
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flushes if that is possible."""
+        with _ignoring_disk_errors():
+            self._stream.flush()
+
+
+@contextmanager
+def _ignoring_disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads the output any more: not an error of a disk
+    except OSError:
+        return
+
+
 class MetricsFile:
-    """Appends records to metrics.jsonl, each on disk at once: a killed run keeps all it logged."""
+    """Appends records to metrics.jsonl, each at once: a killed run keeps every record."""
 
     def __init__(self, path: Path) -> None:
-        self.file = PatientFile(path)
+        self.file = BufferedFile(path)
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """One record on one line."""
+        """Writes one record on one line."""
         record = {"time": time.time(), "kind": kind, "step": step} | {k: _finite(v) for k, v in figures.items()}
         self.file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
-    def close(self) -> None:
-        """Nothing more comes."""
-        self.file.close()
-
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for NaN and infinity: null."""
+    """Replaces NaN and infinity, which JSON does not have, by null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class TensorBoardFile:
-    """Scalars for TensorBoard, as records of its own make in a file that can wait for the disk.
+    """Writes scalars for TensorBoard into a buffered file.
 
-    Its EventFileWriter dies of a full disk in a thread of its own; torch's wrapper takes a second to import besides.
+    TensorBoard's own EventFileWriter dies of a full disk, in its own thread; torch's wrapper takes a second to import.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -62,22 +153,22 @@ class TensorBoardFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         # TensorBoard looks for "tfevents" and reads files in the order of their names.
-        self.file = PatientFile(folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
+        self.file = BufferedFile(folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
         self._records = RecordWriter(self.file)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if first_step:
-            # Tells TensorBoard to drop points after the checkpoint this run continues from: they are made again.
+            # Tells TensorBoard to drop points after the checkpoint this run continues from: they are written again.
             session = SessionLog(status=SessionLog.START)
             self._add(Event(wall_time=time.time(), step=first_step + 1, session_log=session))
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """The figures that have a tag, and the parts of a step."""
+        """Writes the figures that have a tag, and the parts of a step."""
         tagged = {TENSORBOARD_TAGS[kind, name]: figures[name] for name in figures if (kind, name) in TENSORBOARD_TAGS}
         parts = {f"attribution/{name}": seconds for name, seconds in figures.get("attribution", {}).items()}
-        self.show(step, tagged | parts)
+        self.write_scalars(step, tagged | parts)
 
-    def show(self, step: int, values: dict[str, float]) -> None:
-        """Values by their tags."""
+    def write_scalars(self, step: int, values: dict[str, float]) -> None:
+        """Writes values by their tags."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -85,38 +176,30 @@ class TensorBoardFile:
             scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
             self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
-    def close(self) -> None:
-        """Nothing more comes."""
-        self.file.close()
-
     def _add(self, event: Any) -> None:
         self._records.write(event.SerializeToString())
 
 
 class Sinks:
-    """All places a record goes to."""
+    """All files that records of a run are written to."""
 
     def __init__(self, metrics: Path, tensorboard: Path, first_step: int) -> None:
+        self._metrics = MetricsFile(metrics)
         self._tensorboard = TensorBoardFile(tensorboard, first_step)
-        self._sinks = (MetricsFile(metrics), self._tensorboard)
-
-    @property
-    def files(self) -> tuple[PatientFile, ...]:
-        """The files behind them, which may be waiting for the disk."""
-        return tuple(sink.file for sink in self._sinks)
+        self.files = (self._metrics.file, self._tensorboard.file)
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """Writes one record to each."""
-        for sink in self._sinks:
-            sink.write(kind, step, figures)
+        """Writes one record to every file."""
+        self._metrics.write(kind, step, figures)
+        self._tensorboard.write(kind, step, figures)
 
-    def show(self, step: int, values: dict[str, float]) -> None:
-        """Values for TensorBoard alone, by their tags: their records are kept elsewhere."""
-        self._tensorboard.show(step, values)
+    def write_scalars(self, step: int, values: dict[str, float]) -> None:
+        """Writes values for TensorBoard only, by their tags."""
+        self._tensorboard.write_scalars(step, values)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for sink in self._sinks:
-            sink.close()
+        for file in self.files:
+            file.close()

@@ -1,83 +1,37 @@
-"""Rank 0 tells the world about the run, in the seeds' log lines and in records; other ranks keep silent."""
+"""Reports of rank 0 about the run, as log lines in the format of OpenSeq2Seq and as records; other ranks are silent."""
 
-from collections import defaultdict
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, Prediction, predict_from_steps
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.diagnosis.wording import describe_parts, describe_prediction
-from dragoman.monitoring.buffered_file import OutageNews
-from dragoman.monitoring.console import RunConsole
-from dragoman.monitoring.sinks import Sinks
+from dragoman.monitoring.buffered_file import DiskTroubleReporter
+from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.run.following import LineFollower
-from dragoman.run.status import number_or_none
-from dragoman.run.summary import parse_record
-
-BYTES_PER_MEGABYTE = 1e6
-LOOPBACK = "lo"
-
-
-def machine_figures(system: dict[str, float]) -> dict[str, Any]:
-    """From the figures of an interval by their TensorBoard names; empty where nothing was sampled."""
-    figures: dict[str, Any] = {}
-    if traffic := _traffic(system):
-        figures["traffic"] = traffic
-    utilisation = {
-        "cpu": [value for name, value in system.items() if name.endswith("/cpu")],
-        "gpu": [value for name, value in system.items() if name.endswith("/utilisation")],
-    }
-    if busy := {kind: fmean(values) for kind, values in utilisation.items() if values}:
-        figures["utilisation"] = busy
-    return figures
-
-
-def _traffic(system: dict[str, float]) -> dict[str, Any] | None:
-    """Of the interface that carried most: between machines if there are several, otherwise whichever it is."""
-    rates: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for name, value in system.items():
-        match name.split("/"):
-            case ["system", node, "network", interface, ("sent_MB_per_s" | "received_MB_per_s") as way]:
-                rates[node, interface][way.split("_")[0]] = value * BYTES_PER_MEGABYTE
-    if len({node for node, _ in rates}) > 1:
-        rates = defaultdict(dict, {place: found for place, found in rates.items() if place[1] != LOOPBACK})
-    if not rates:
-        return None
-    (node, interface), found = max(rates.items(), key=lambda item: sum(item[1].values()))
-    return {
-        "host": node,
-        "interface": interface,
-        "sent_bytes_per_second": found.get("sent", 0.0),
-        "received_bytes_per_second": found.get("received", 0.0),
-    }
-
+from dragoman.run.line_follower import LineFollower
+from dragoman.run.records import PredictionRecord, parse_records, records_of
 
 PREDICTION_MARK = '"prediction"'
 
 
-def expected_before(run: RunFolder, num_workers: int) -> float | None:
-    """What a run that is resumed expected of a step with as many workers; None if it did not."""
+def read_predicted_seconds(run: RunFolder, num_workers: int) -> float | None:
+    """Returns the seconds per step that a resumed run predicted for as many workers; None if it did not."""
     try:
         with LineFollower(run.metrics) as metrics:
-            # Only these lines are parsed: a long run has tens of thousands of others, and a restart should not wait.
-            records = [parse_record(line) for line in metrics.read_lines() if PREDICTION_MARK in line]
+            # Only these lines are parsed: a long run has tens of thousands of others, and a restart should be quick.
+            lines = [line for line in metrics.read_lines() if PREDICTION_MARK in line]
     except UserError:
         return None
-    same = [
-        each
-        for each in filter(None, records)
-        if each.get("kind") == "prediction" and each.get("workers") == num_workers
-    ]
-    told = same[-1].get("seconds_per_step") if same else None
-    return number_or_none(told.get("predicted")) if isinstance(told, dict) else None
+    records = records_of(parse_records(lines), PredictionRecord)
+    same = [record for record in records if record.workers == num_workers]
+    return same[-1].seconds_per_step.predicted if same else None
 
 
-class Foresight:
-    """Holds the prediction; where nothing was rehearsed it is made from the first steps."""
+class PredictionCheck:
+    """Compares measured steps with the prediction; without a measured one, predicts from the first steps."""
 
     def __init__(self, num_workers: int = 1, expected_seconds: float | None = None) -> None:
         self._num_workers = num_workers
@@ -85,11 +39,11 @@ class Foresight:
         self._first_steps: list[float] = []
 
     def expect(self, prediction: Prediction) -> None:
-        """Takes a prediction that was rehearsed."""
+        """Uses this prediction from now on."""
         self._expected_seconds = prediction.seconds
 
-    def learn(self, seconds: float) -> Prediction | None:
-        """Takes note of a step; a prediction once the first ones have been seen, if there was none."""
+    def add_step(self, seconds: float) -> Prediction | None:
+        """Adds a step; returns a prediction once there are enough steps, if there was none."""
         if self._expected_seconds is not None:
             return None
         self._first_steps.append(seconds)
@@ -100,7 +54,7 @@ class Foresight:
         return prediction
 
     def compare(self, seconds_per_step: float) -> dict[str, float]:
-        """What was expected beside what came; nothing as long as nothing is expected."""
+        """Returns the prediction and its error for a train record; empty while there is no prediction."""
         if not self._expected_seconds:
             return {}
         return {
@@ -110,8 +64,8 @@ class Foresight:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One training pair and what the model predicts when fed with the reference, as pieces."""
+class PredictionSample:
+    """A training pair and the model's teacher-forced prediction, as subwords."""
 
     source: list[str]
     target: list[str]
@@ -119,95 +73,96 @@ class Sample:
 
 
 class Watcher:
-    """Hears what happens in a run, when it happens; this one, for all ranks but the first, keeps it to itself."""
+    """Receives the events of a run; this one, for all ranks except rank 0, ignores them."""
 
     def say(self, text: str) -> None:
-        """A sentence for the person."""
+        """Shows a message."""
 
     def restarted(self, step: int, figures: dict[str, Any]) -> None:
-        """The run continues from a checkpoint."""
+        """Reports that the run continues from a checkpoint."""
 
     def progressed(self, step: int, seconds: float | None = None) -> None:
-        """A step was made, in so many seconds."""
+        """Reports a step and how long it took."""
 
     def predicted(self, step: int, prediction: Prediction) -> None:
-        """What is expected of the steps to come."""
+        """Reports how long steps are expected to take."""
 
-    def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
-        """An interval of steps was made, with these figures."""
+    def trained(self, step: int, figures: dict[str, Any], sample: PredictionSample | None) -> None:
+        """Reports the figures of an interval of steps."""
 
-    def judged(self, step: int, verdict: Verdict) -> None:
-        """What held the run back, at its end."""
+    def diagnosed(self, step: int, verdict: Verdict) -> None:
+        """Reports at the end what limited the run."""
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
-        """The dev set was judged."""
+        """Reports an evaluation on the dev set."""
 
     def saved(self, step: int, figures: dict[str, Any]) -> None:
-        """A checkpoint was written."""
+        """Reports a saved checkpoint."""
 
     def save_failed(self, step: int, error: str) -> None:
-        """A checkpoint could not be written."""
+        """Reports a checkpoint that could not be written."""
 
 
 class RunWatcher(Watcher):
-    """Writes log lines and records, and moves the bar."""
+    """Writes log lines and records, and updates the progress bar."""
 
     def __init__(
         self,
         console: RunConsole,
         sinks: Sinks,
         num_steps: int,
-        foresight: Foresight | None = None,
+        prediction_check: PredictionCheck | None = None,
         system: SystemFigures | None = None,
     ) -> None:
         self._console = console
         self._sinks = sinks
-        self._foresight = foresight or Foresight()
+        self._prediction_check = prediction_check or PredictionCheck()
         self._system = system
-        self._outage_news = OutageNews((console.log_file, *sinks.files))
+        self._disk_trouble = DiskTroubleReporter((console.log_file, *sinks.files))
         self._num_steps = num_steps
         self._train: dict[str, Any] = {}
         self._bleu: float | None = None
 
     def say(self, text: str) -> None:
-        """A sentence for the person."""
+        """Shows a message."""
         self._console.say(text)
-        self._tell_of_outage()
+        self._report_disk_trouble()
 
     def restarted(self, step: int, figures: dict[str, Any]) -> None:
-        """The run continues from a checkpoint."""
+        """Reports that the run continues from a checkpoint."""
         self._sinks.write("restart", step, figures)
         self._console.say(f"Continuing from the checkpoint of step {step}.")
 
     def progressed(self, step: int, seconds: float | None = None) -> None:
-        """A step was made, in so many seconds."""
-        if seconds is not None and (prediction := self._foresight.learn(seconds)) is not None:
+        """Reports a step and how long it took."""
+        if seconds is not None and (prediction := self._prediction_check.add_step(seconds)) is not None:
             self._sinks.write("prediction", step, prediction.to_json())
         seconds_left = (self._num_steps - step) * self._train.get("seconds_per_step", 0.0)
         tokens_per_second = self._train.get("target_tokens_per_second", 0.0)
         self._console.show_progress(step, self._train.get("loss"), self._bleu, tokens_per_second, seconds_left)
-        self._tell_of_outage()
+        self._report_disk_trouble()
 
     def predicted(self, step: int, prediction: Prediction) -> None:
-        """What is expected of the steps to come."""
-        self._foresight.expect(prediction)
+        """Reports how long steps are expected to take."""
+        self._prediction_check.expect(prediction)
         self._sinks.write("prediction", step, prediction.to_json())
         for line in describe_prediction(prediction):
             self._console.say(line)
-        for sentence in prediction.advice:
-            self._console.say(f"What would help: {sentence}")
+        for advice in prediction.advice:
+            self._console.say(f"What would help: {advice}")
         for problem in prediction.problems:
             self._console.say(f"PROBLEM: {problem}")
 
-    def trained(self, step: int, figures: dict[str, Any], sample: Sample | None) -> None:
-        """An interval of steps was made, with these figures."""
+    def trained(self, step: int, figures: dict[str, Any], sample: PredictionSample | None) -> None:
+        """Reports the figures of an interval of steps."""
         self._train = figures
-        system = self._system.read() if self._system else {}
-        figures = figures | self._foresight.compare(figures["seconds_per_step"]) | machine_figures(system)
-        self._sinks.write("train", step, figures)
-        self._sinks.show(step, system)
+        figures = figures | self._prediction_check.compare(figures["seconds_per_step"])
+        system = self._system.read() if self._system else None
+        self._sinks.write("train", step, figures | system.to_record() if system else figures)
+        if system:
+            self._sinks.write_scalars(step, system.scalars())
         self._console.log(f"*** Global step {step}: ***     Train loss: {figures['loss']:.4f} ")
-        self._console.log(f"time per step = {seeds_duration(figures['seconds_per_step'])}")
+        self._console.log(f"time per step = {openseq2seq_duration(figures['seconds_per_step'])}")
         self._console.log(
             f"***     {figures['target_tokens_per_second']:,.0f} target tokens/s, "
             f"learning rate {figures['learning_rate']:.3e}, gradient norm {figures['gradient_norm']:.3f}, "
@@ -216,22 +171,18 @@ class RunWatcher(Watcher):
         if "attribution" in figures:
             self._console.log(f"***     A step: {describe_parts(figures['attribution'])}")
         if sample is not None:
-            for name, pieces in (
-                ("Source", sample.source),
-                ("Target", sample.target),
-                ("Prediction", sample.prediction),
-            ):
-                self._console.log(f"***     {f'Train {name}[0]:':<20} {' '.join(pieces)}")
+            for name, subwords in vars(sample).items():
+                self._console.log(f"***     {f'Train {name.title()}[0]:':<20} {' '.join(subwords)}")
 
-    def judged(self, step: int, verdict: Verdict) -> None:
-        """What held the run back, at its end."""
+    def diagnosed(self, step: int, verdict: Verdict) -> None:
+        """Reports at the end what limited the run."""
         if verdict.is_known:
             self._sinks.write("verdict", step, verdict.to_json())
-            for sentence in (verdict.why, *verdict.misleading):
-                self._console.say(sentence)
+            for message in (verdict.why, *verdict.misleading):
+                self._console.say(message)
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
-        """The dev set was judged."""
+        """Reports an evaluation on the dev set."""
         self._bleu = figures["bleu"]
         self.progressed(step)
         self._sinks.write("evaluation", step, figures)
@@ -243,22 +194,21 @@ class RunWatcher(Watcher):
         )
 
     def saved(self, step: int, figures: dict[str, Any]) -> None:
-        """A checkpoint was written."""
+        """Reports a saved checkpoint."""
         self._sinks.write("checkpoint", step, figures)
         self._console.log(f"*** Saved checkpoint of step {step} to {figures['path']}")
 
     def save_failed(self, step: int, error: str) -> None:
-        """A checkpoint could not be written."""
+        """Reports a checkpoint that could not be written."""
         self._sinks.write("checkpoint_failed", step, {"error": error})
-        self._console.say(f"{error} Earlier checkpoints are untouched; training goes on, and so do attempts to save.")
+        self._console.say(f"{error} Earlier checkpoints are intact; training continues and tries again to save.")
 
-    def _tell_of_outage(self) -> None:
-        """Once per outage; asked at every step, because the files themselves cannot speak."""
-        if (sentence := self._outage_news.next_sentence()) is not None:
-            self._console.say(sentence)
+    def _report_disk_trouble(self) -> None:
+        if (message := self._disk_trouble.next_message()) is not None:
+            self._console.say(message)
 
 
-def seeds_duration(seconds: float) -> str:
-    """A duration as the seeds' log prints it: 0:00:1.946, seconds not padded."""
+def openseq2seq_duration(seconds: float) -> str:
+    """Formats a duration as OpenSeq2Seq does: 0:00:1.946, seconds not padded."""
     minutes, rest = divmod(round(seconds, 3), 60)
     return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:.3f}"

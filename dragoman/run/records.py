@@ -4,6 +4,7 @@ Each line is parsed once, here: unknown keys are kept, a value of the wrong type
 the figure was not written. Readers get numbers they can compute with, so they need no checks of their own.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,9 +14,14 @@ from pydantic_core import from_json
 LARGEST_NUMBER = 2**53
 """Larger numbers do not survive the conversion to a float; no step, byte count or time is as large."""
 
-Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
-Seconds = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+_ANY = Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)
+_NOT_NEGATIVE = Field(strict=True, ge=0, le=LARGEST_NUMBER)
+# Whole numbers stay integers, so that a record is written as it was read.
+Number = Annotated[float, _ANY] | Annotated[int, _ANY]
+Seconds = Annotated[float, _NOT_NEGATIVE] | Annotated[int, _NOT_NEGATIVE]
 Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+Counter = Annotated[int, Field(strict=True, ge=0)]
+"""A counter of the kernel, which has 64 bits."""
 Text = Annotated[str, Field(strict=True)]
 SecondsByPart = dict[str, Seconds]
 """Seconds per step, by the names of `diagnosis.step_model.PARTS`."""
@@ -83,11 +89,21 @@ class Utilisation(_Record):
     gpu: Number | None = None
 
 
+class TeacherForcedSample(_Record):
+    """A training sentence, its target, and what the model predicted while it was fed the target."""
+
+    source: Text = ""
+    target: Text = ""
+    prediction: Text = ""
+
+
 class TrainRecord(Record):
     """An interval of training steps."""
 
     kind: Literal["train"]
     loss: Number | None = None
+    negative_log_likelihood: Number | None = None
+    """Loss without label smoothing."""
     learning_rate: Number | None = None
     gradient_norm: Number | None = None
     loss_scale: Number | None = None
@@ -111,6 +127,15 @@ class TrainRecord(Record):
     """Share of forward and backward that does not depend on the number of tokens."""
     traffic: Traffic | None = None
     utilisation: Utilisation | None = None
+    sample: TeacherForcedSample | None = None
+
+
+class TranslatedSample(_Record):
+    """A sentence of the dev set, its reference and its translation."""
+
+    source: Text = ""
+    reference: Text = ""
+    translation: Text = ""
 
 
 class EvaluationRecord(Record):
@@ -118,6 +143,8 @@ class EvaluationRecord(Record):
 
     kind: Literal["evaluation"]
     loss: Number | None = None
+    negative_log_likelihood: Number | None = None
+    """Loss without label smoothing."""
     bleu: Number | None = None
     """BLEU of real translations, 0 to 100."""
     teacher_forced_bleu: Number | None = None
@@ -129,6 +156,7 @@ class EvaluationRecord(Record):
     """Loss of training sentences, computed without dropout like that of the dev set."""
     signature: Text | None = None
     seconds: Number | None = None
+    samples: list[TranslatedSample] | None = None
 
 
 class CheckpointRecord(Record):
@@ -166,6 +194,8 @@ class PredictionRecord(Record):
     share: Number | None = None
     basis: Text | None = None
     workers: Count | None = None
+    advice: list[Text] = []
+    """What would make steps quicker, the most effective first."""
 
 
 RECORD_TYPES: dict[Any, type[Record]] = {
@@ -243,7 +273,7 @@ def _describe_problem(error: ValidationError) -> str:
 
 
 def validate_known(model: type[AnyModel], values: Any) -> AnyModel:
-    """Builds a record from JSON values, without those that are wrong: for files of other people."""
+    """Builds a record from JSON values without those that are wrong; every field of the model needs a default."""
     kept = dict(values) if isinstance(values, dict) else {}
     while True:
         try:
@@ -278,10 +308,15 @@ class DiskSample(_Record):
 
 
 class InterfaceSample(_Record):
-    """Traffic of one network interface."""
+    """Traffic of one network interface; counters since it came up, rates since the last sample."""
 
+    received_bytes: Counter | None = None
+    sent_bytes: Counter | None = None
+    received_dropped: Counter | None = None
+    sent_dropped: Counter | None = None
     received_bytes_per_second: Number | None = None
     sent_bytes_per_second: Number | None = None
+    is_up: bool | None = None
     speed_megabits_per_second: Number | None = None
 
 
@@ -295,7 +330,14 @@ class GpuSample(_Record):
     memory_total_bytes: Number | None = None
     power_watts: Number | None = None
     temperature_celsius: Number | None = None
-    activity: dict[str, Number | None] = {}
+    sm_clock_mhz: Number | None = None
+    memory_clock_mhz: Number | None = None
+    pcie_received_bytes_per_second: Number | None = None
+    pcie_sent_bytes_per_second: Number | None = None
+    nvlink_received_bytes_per_second: Number | None = None
+    nvlink_sent_bytes_per_second: Number | None = None
+    activity: dict[str, Number | None] | None = None
+    """Busy shares of its units, by the names of `monitoring.sampling.gpu.ACTIVITIES`; None where NVML gives none."""
 
 
 class MachineSample(_Record):
@@ -315,8 +357,9 @@ class MachineSample(_Record):
 def parse_sample(line: str | bytes) -> MachineSample | None:
     """Parses a line of system.<node>.jsonl; None where it is cut off or not a sample."""
     try:
-        return MachineSample.model_validate_json(line)
-    except ValidationError:
+        # Not pydantic's own parser, which refuses names with bytes that are not UTF-8.
+        return MachineSample.model_validate(json.loads(line))
+    except (ValueError, RecursionError):
         return None
 
 
@@ -333,6 +376,7 @@ class ScoreRecord(_Record):
     time: Number | None = None
     signature: Text | None = None
     chrf: Number | None = None
+    sentences: Number | None = None
 
 
 # imported.json
@@ -376,8 +420,9 @@ class ImportedFacts(_Record):
     accumulation: Number | None = None
     vocab_size: Number | None = None
     num_training_pairs: Number | None = None
-    training_files: Any = None
-    dev_files: Any = None
+    training_files: dict[str, Text] | None = None
+    """Names of files by side, source and target."""
+    dev_files: dict[str, Text] | None = None
     checkpoint_folder: Text | None = None
     source_language: Text | None = None
     target_language: Text | None = None
@@ -393,7 +438,7 @@ class ImportedFacts(_Record):
 class ImportedFailure(_Record):
     """Something that went wrong in a run of another trainer."""
 
-    what: Text
+    what: Text = ""
     cause: Text = ""
     evidence: Text = ""
     step: Count | None = None

@@ -1,1 +1,1 @@
-"""What a machine does during a run, once a second: its processors, memory, disk, network interfaces and GPUs."""
+"""The process on each machine that samples CPU, memory, disk, network and GPUs once a second."""

@@ -1,7 +1,7 @@
-"""GPUs of this machine, by NVIDIA's own library (NVML): load, memory, power, clocks, PCIe, and what its cores do.
+"""Reads the GPUs of this machine through NVIDIA's library NVML: load, memory, power, clocks, PCIe, activity of units.
 
-Nothing of this ever ran on a GPU: it was written after the signatures of the installed pynvml and tested with a
-stand-in. So every figure is asked for on its own, and one that a device, driver or library does not give is null.
+This has never run on a GPU: it follows the signatures of the installed pynvml and is tested with a fake. So every
+figure is read on its own, and one that a device, driver or library does not give is null.
 """
 
 import importlib
@@ -9,7 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.monitoring.sampling.host import Figures, describe_error
+from dragoman.monitoring.sampling.machine import describe_error
+from dragoman.run.records import GpuSample, validate_known
+
+Figures = dict[str, float | None]
 
 MEBIBYTE = 2**20
 KILOBYTE = 1000
@@ -26,98 +29,99 @@ ACTIVITIES = {
     "fp16_active": "FP16_UTIL",
     "integer_active": "INTEGER_UTIL",
 }
-"""Our names of what NVML gives in percent (its NVML_GPM_METRIC_...)."""
+"""Shares that NVML gives in percent: our name → NVML_GPM_METRIC_..."""
 THROUGHPUTS = {
     "pcie_received_bytes_per_second": "PCIE_RX_PER_SEC",
     "pcie_sent_bytes_per_second": "PCIE_TX_PER_SEC",
     "nvlink_received_bytes_per_second": "NVLINK_TOTAL_RX_PER_SEC",
     "nvlink_sent_bytes_per_second": "NVLINK_TOTAL_TX_PER_SEC",
 }
-"""And of what it gives in MiB per second."""
+"""Rates that NVML gives in MiB per second: our name → NVML_GPM_METRIC_..."""
 NOTHING_KNOWN: tuple[Figures | None, Figures] = (None, dict.fromkeys(THROUGHPUTS))
 
 
-def ask(question: Callable[[], Any]) -> Any:
-    """The answer, or None: a device need not have it, nor a driver or library of another year know the question."""
+def read_or_none(read: Callable[[], Any]) -> Any:
+    """Returns the result of `read`, or None if the device, its driver or this version of NVML does not give it."""
     try:
-        return question()
+        return read()
     except Exception:
         return None
 
 
 class GpuReader:
-    """Looks at all GPUs, again and again; there are none where NVML is not there."""
+    """Reads all GPUs; there are none without NVML."""
 
     def __init__(self, notes: list[str], nvml: Any = None) -> None:
-        """`nvml` is the module pynvml, or one like it."""
+        """Opens NVML, by default with the module pynvml; a failure adds a message to the notes."""
         self._devices: list[_Device] = []
         try:
             nvml = nvml or importlib.import_module("pynvml")
             nvml.nvmlInit()
             self._devices = [_Device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
         except Exception as error:
-            notes.append(f"NVML is not there: no figures of GPUs ({describe_error(error)}).")
+            notes.append(f"No figures of GPUs: NVML cannot be used ({describe_error(error)}).")
 
-    def read(self) -> list[Figures]:
-        """The figures of every GPU, by NVML's numbers: not those of CUDA_VISIBLE_DEVICES."""
+    def read(self) -> list[GpuSample]:
+        """Reads every GPU; indices are NVML's, not those of CUDA_VISIBLE_DEVICES."""
         return [device.read() for device in self._devices]
 
 
 class _Device:
-    """One GPU."""
-
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml
         self._index = index
-        self._handle = ask(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-        self._name = ask(lambda: _text(nvml.nvmlDeviceGetName(self._handle)))
-        self._activity = _Activity.of(nvml, self._handle)
+        self._handle = read_or_none(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+        self._name = read_or_none(lambda: _text(nvml.nvmlDeviceGetName(self._handle)))
+        self._activity = _Activity.open(nvml, self._handle)
 
-    def read(self) -> Figures:
+    def read(self) -> GpuSample:
         nvml, handle = self._nvml, self._handle
-        utilisation = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        milliwatts = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        utilisation = read_or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        memory = read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        milliwatts = read_or_none(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         activity, throughputs = self._activity.read() if self._activity else NOTHING_KNOWN
         if throughputs["pcie_received_bytes_per_second"] is None:
             throughputs = throughputs | self._read_pcie()
-        return {
+        figures = {
             "index": self._index,
             "name": self._name,
             "utilisation": None if utilisation is None else utilisation / 100,
-            "memory_used_bytes": ask(lambda: memory.used),
-            "memory_total_bytes": ask(lambda: memory.total),
+            "memory_used_bytes": read_or_none(lambda: memory.used),
+            "memory_total_bytes": read_or_none(lambda: memory.total),
             "power_watts": None if milliwatts is None else milliwatts / 1000,
             "temperature_celsius": self._read_temperature(),
-            "sm_clock_mhz": ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "memory_clock_mhz": ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            "sm_clock_mhz": read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "memory_clock_mhz": read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
             **throughputs,
             "activity": activity,
         }
+        return validate_known(GpuSample, figures)  # without values that no GPU can have
 
     def _read_temperature(self) -> int | None:
-        """By the old function, which all drivers know until they drop it, or else by its successor."""
+        """Uses the old function, which most drivers have, or else its successor."""
         nvml, handle = self._nvml, self._handle
-        celsius = ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        celsius = read_or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         if celsius is None:
-            celsius = ask(lambda: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
+            celsius = read_or_none(lambda: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
         return None if celsius is None else int(celsius)
 
     def _read_pcie(self) -> Figures:
-        """The traffic of a moment; NVML counts for 20 ms to answer, so it is asked only where GPM does not tell."""
+        """Returns the current traffic; each call measures for 20 ms, so it is used only where GPM has no figure."""
         nvml, handle = self._nvml, self._handle
-        received = ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES) * KILOBYTE)
-        sent = ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES) * KILOBYTE)
+        received = read_or_none(
+            lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES) * KILOBYTE
+        )
+        sent = read_or_none(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES) * KILOBYTE)
         return {"pcie_received_bytes_per_second": received, "pcie_sent_bytes_per_second": sent}
 
 
 class _Activity:
-    """What the parts of one GPU did between two of NVML's samples (GPM: Hopper and later)."""
+    """How busy the units of one GPU were between two GPM samples of NVML (Hopper and later)."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
-        # Two that change places: the older one is overwritten, so nothing is allocated later.
+        # Two samples in turn: the older one is overwritten, so nothing is allocated later.
         self._before, self._after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
         self._has_before = False
         self._metrics = {
@@ -127,17 +131,17 @@ class _Activity:
         }
 
     @classmethod
-    def of(cls, nvml: Any, handle: Any) -> "_Activity | None":
-        """None where the device or its driver does not give it."""
-        is_supported = ask(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
-        return ask(lambda: cls(nvml, handle)) if is_supported else None
+    def open(cls, nvml: Any, handle: Any) -> "_Activity | None":
+        """Returns None where the device or its driver does not support it."""
+        is_supported = read_or_none(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+        return read_or_none(lambda: cls(nvml, handle)) if is_supported else None
 
     def read(self) -> tuple[Figures | None, Figures]:
-        """Shares by activity, and bytes per second by link; nothing is known at the first look."""
-        if ask(lambda: self._nvml.nvmlGpmSampleGet(self._handle, self._after)) is None:
+        """Returns shares by activity and bytes per second by link; the first read knows neither."""
+        if read_or_none(lambda: self._nvml.nvmlGpmSampleGet(self._handle, self._after)) is None:
             self._has_before = False
             return NOTHING_KNOWN
-        values = ask(self._read_values) if self._has_before else None
+        values = read_or_none(self._read_values) if self._has_before else None
         self._before, self._after, self._has_before = self._after, self._before, True
         if values is None:
             return NOTHING_KNOWN
@@ -147,7 +151,7 @@ class _Activity:
         )
 
     def _read_values(self) -> dict[str, float]:
-        """NVML's own numbers, those that it could tell."""
+        """Returns the values that NVML could measure, in its own units."""
         request = self._nvml.c_nvmlGpmMetricsGet_t()
         request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
         request.sample1, request.sample2 = self._before, self._after
@@ -163,7 +167,7 @@ class _Activity:
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
-    """JSON has no word for NaN, which NVML gives where it counted nothing."""
+    """Scales a value; None for NaN, which NVML gives where it measured nothing and JSON cannot hold."""
     return round(value * factor, 4) if value is not None and math.isfinite(value) else None
 
 

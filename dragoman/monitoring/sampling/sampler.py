@@ -1,7 +1,7 @@
 """The process that samples a machine: `python -m dragoman.monitoring.sampling.sampler RUN NODE [SECONDS]`.
 
-One worker of each machine starts it. It takes part in no collective and shares no thread with training, so watching
-a run can neither hold it up nor hang it; it ends with the worker.
+One worker on each machine starts it. It takes part in no collective and shares no thread with training, so it can
+neither slow down nor block the run; it ends with the worker.
 """
 
 import json
@@ -17,31 +17,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from dragoman.monitoring.buffered_file import PatientFile
+from dragoman.monitoring.buffered_file import BufferedFile
 from dragoman.monitoring.sampling.gpu import GpuReader
-from dragoman.monitoring.sampling.host import Figures, HostReader
-from dragoman.monitoring.sampling.network import NetworkReader
+from dragoman.monitoring.sampling.machine import HostReader, NetworkReader
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import end_with_parent
+from dragoman.run.records import MachineSample
 
 MODULE = "dragoman.monitoring.sampling.sampler"
 SAMPLE_SECONDS = 1.0
 END_SECONDS = 5.0
-"""A sampler that has not ended so long after it was asked to is killed: a lost GPU can hold NVML for ever."""
+"""A sampler that takes longer to end is killed: a failed GPU can block NVML for ever."""
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
-"""How variables begin that are meant for the worker's computing."""
+"""Prefixes of variables that configure the worker's threads."""
 PARENT_VARIABLE = "DRAGOMAN_SAMPLER_PARENT"
-"""Holds the number of the process that starts a sampler."""
+"""Holds the id of the process that started the sampler."""
 SIGNALS_FOR_OTHERS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Ctrl-C, a closed terminal and Slurm's warnings reach every process of a job; workers know what to do with them."""
+"""Ctrl-C, a closed terminal and Slurm's warnings reach every process of a job; only workers react to them."""
 
 Wait = Callable[[float], bool]
-"""Waits so many seconds, and tells whether it is time to end."""
+"""Waits a number of seconds; returns whether it is time to end."""
 
 
 class Sampler:
-    """A sampler as the worker that started it sees it; it ends with the block."""
+    """Handle of the sampler process in the worker that started it; ends it on leaving the `with` block."""
 
     def __init__(self, node: str, process: "subprocess.Popen[bytes] | None", start_trouble: str | None = None) -> None:
         self._node = node
@@ -51,11 +51,13 @@ class Sampler:
 
     @property
     def trouble(self) -> str | None:
-        """Why there are no samples where there should be, in a sentence; else None."""
+        """A message if samples are missing; None while the sampler works."""
         if self._process is None:
-            return f"No samples of {self._node} are taken: {self._start_trouble}."
+            return f"{self._node} is not sampled: the sampler could not start: {self._start_trouble}."
         code = self._process.poll() if self._is_wanted else None
-        return None if code is None else f"The sampler of {self._node} has ended, with code {code}."
+        return (
+            None if code is None else f"{self._node} is not sampled any more: the sampler ended with exit code {code}."
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -69,15 +71,15 @@ class Sampler:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            # Not even that ends a process that hangs in a driver; it is not worth waiting for.
+            # Even SIGKILL does not end a process that hangs in a driver; training does not wait for it.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
 
 
 def start_sampler(run: RunFolder, node: str, seconds: float = SAMPLE_SECONDS) -> Sampler:
-    """Starts to sample this machine; never raises, because a run without samples is still a run.
+    """Starts to sample this machine; never raises, because training also works without samples.
 
-    To be called by the main thread: the kernel takes the end of the thread that starts a process for its parent's end.
+    Call it from the main thread: for the kernel, a child's parent ends when the thread that started the child ends.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(THREAD_VARIABLES)}
     environment[PARENT_VARIABLE] = str(os.getpid())
@@ -95,7 +97,7 @@ def start_sampler(run: RunFolder, node: str, seconds: float = SAMPLE_SECONDS) ->
 
 
 def main() -> None:
-    """Samples until it is told to end, or its parent has ended."""
+    """Samples until SIGTERM, or until the parent has ended."""
     end_with_parent()
     wait = wait_for_end_signal()
     run, node = RunFolder(Path(sys.argv[1])), sys.argv[2]
@@ -105,44 +107,45 @@ def main() -> None:
 
 def sample_machine(path: Path, node: str, seconds: float, wait: Wait) -> None:
     """Writes a sample to the file at every tick."""
-    file = open_patiently(path, seconds, wait)
+    file = open_when_possible(path, seconds, wait)
     if file is None:
         return
     for sample in read_samples(node, ticks(seconds, wait)):
-        # In ASCII: names of nodes and interfaces may hold what UTF-8 has no bytes for.
-        file.write(json.dumps(sample, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        values = sample.model_dump(exclude_unset=True)
+        # In ASCII: names of nodes and interfaces may hold bytes that are not UTF-8.
+        file.write(json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     file.close()
 
 
-def open_patiently(path: Path, seconds: float, wait: Wait) -> PatientFile | None:
-    """The file, as soon as the disk has room for it; None if it is time to end before."""
+def open_when_possible(path: Path, seconds: float, wait: Wait) -> BufferedFile | None:
+    """Opens the file as soon as the disk allows it; None if it is time to end before that."""
     while True:
         try:
-            return PatientFile(path)
+            return BufferedFile(path)
         except UserError:
             if wait(seconds):
                 return None
 
 
-def read_samples(node: str, moments: Iterator[None]) -> Iterator[Figures]:
-    """A sample at each moment; what could not be read is told in the first."""
+def read_samples(node: str, moments: Iterator[None]) -> Iterator[MachineSample]:
+    """Yields a sample at each moment; the first one says what cannot be read here."""
     notes: list[str] = []
     host, network, gpus = HostReader(), NetworkReader(), GpuReader(notes)
     is_first = True
     for _ in moments:
-        sample: Figures = {"time": round(time.time(), 3), "node": node}
-        sample |= host.read(notes)
-        sample["network"] = network.read(notes)
-        sample["gpus"] = gpus.read()
-        if is_first:
-            sample["notes"] = list(notes)
-        notes.clear()
+        now = round(time.time(), 3)
+        cpu, memory, disk = host.read(notes)
+        interfaces = network.read(notes)
+        sample = MachineSample(
+            time=now, node=node, cpu=cpu, memory=memory, disk=disk, network=interfaces, gpus=gpus.read()
+        )
+        yield sample.model_copy(update={"notes": list(notes)}) if is_first else sample
         is_first = False
-        yield sample
+        notes.clear()
 
 
 def ticks(seconds: float, wait: Wait, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """One now and one after each period, by the clock and not by how long things took; late ones are left out."""
+    """Yields now and after each period by the clock, however long the work between took; late ticks are left out."""
     begin, num_periods = clock(), 0
     while True:
         yield
@@ -152,15 +155,15 @@ def ticks(seconds: float, wait: Wait, clock: Callable[[], float] = time.monotoni
 
 
 def wait_for_end_signal() -> Wait:
-    """A way to sleep that ends early, and for good, with SIGTERM or with the parent."""
-    # The number of a signal comes through a pipe, so that none gets lost between a look and the sleep.
+    """Returns a function that sleeps until a timeout, SIGTERM or the end of the parent."""
+    # Signals come through a pipe, so that none is lost between a check and the sleep.
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGTERM, lambda *_: None)
     for number in SIGNALS_FOR_OTHERS:
         signal.signal(number, signal.SIG_IGN)
-    # Not simply the present one: it may have ended while we were starting.
+    # Not simply the current parent: the real one may have ended while this process started.
     parent = int(os.environ.get(PARENT_VARIABLE) or os.getppid())
 
     def wait(seconds: float) -> bool:

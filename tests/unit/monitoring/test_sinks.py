@@ -1,4 +1,4 @@
-"""Records of a run: readable line by line after any crash, and in TensorBoard under the seeds' names."""
+"""Messages and records of a run: in log.txt and metrics.jsonl after any crash, and in TensorBoard under its tags."""
 
 import errno
 import json
@@ -30,35 +30,35 @@ def test_each_record_is_one_line_with_time_kind_and_step(tmp_path):
     begin = time.time()
     file.write("train", 50, {"loss": 1.5})
     file.write("evaluation", 50, {"signature": "nrefs:1|größe\n"})
-    file.close()
+    file.file.close()
     first, second = read_records(tmp_path / "metrics.jsonl")
     assert begin <= first.pop("time") <= second.pop("time") <= time.time()
     assert first == {"kind": "train", "step": 50, "loss": 1.5}
     assert second == {"kind": "evaluation", "step": 50, "signature": "nrefs:1|größe\n"}
 
 
-def test_a_record_is_on_disk_as_soon_as_it_is_written(tmp_path):
+def test_a_record_is_on_disk_at_once(tmp_path):
     file = MetricsFile(tmp_path / "metrics.jsonl")
     file.write("train", 1, {})
     assert len(read_records(tmp_path / "metrics.jsonl")) == 1
-    file.close()
+    file.file.close()
 
 
 def test_a_continued_run_appends(tmp_path):
     for step in (1, 2):
         file = MetricsFile(tmp_path / "metrics.jsonl")
         file.write("train", step, {})
-        file.close()
+        file.file.close()
     assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == [1, 2]
 
 
 @pytest.mark.parametrize("half", ['{"time": 1.0, "ki', "{", '{"kind": "gr'])
-def test_after_half_a_line_new_records_are_readable(tmp_path, half):
+def test_new_records_after_an_incomplete_line_are_readable(tmp_path, half):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"kind": "train", "step": 1}\n' + half.encode() + "ö".encode()[:1])
     file = MetricsFile(path)
     file.write("train", 2, {"loss": 1.0})
-    file.close()
+    file.file.close()
     lines = path.read_bytes().split(b"\n")
     assert json.loads(lines[0])["step"] == 1
     assert json.loads(lines[2])["step"] == 2
@@ -66,11 +66,11 @@ def test_after_half_a_line_new_records_are_readable(tmp_path, half):
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"step": 1}\n'])
-def test_a_whole_file_is_not_touched_on_opening(tmp_path, content):
+def test_a_complete_file_is_not_changed_by_opening_it(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     if content is not None:
         path.write_bytes(content)
-    MetricsFile(path).close()
+    MetricsFile(path).file.close()
     assert path.read_bytes() == (content or b"")
 
 
@@ -84,12 +84,12 @@ TRAIN = {
 }
 
 
-def test_tensorboard_reads_the_seeds_tags(tmp_path):
+def test_tensorboard_reads_the_tags_of_openseq2seq(tmp_path):
     file = TensorBoardFile(tmp_path, first_step=0)
     file.write("train", 50, TRAIN)
     file.write("train", 100, TRAIN | {"loss": 1.25})
     file.write("evaluation", 100, {"loss": 1.75, "bleu": 26.5, "signature": "text, not a number"})
-    file.close()
+    file.file.close()
     assert read_events(tmp_path) == {
         "train_loss": [(50, 1.5), (100, 1.25)],
         "learning_rate": [(50, 0.25), (100, 0.25)],
@@ -101,7 +101,7 @@ def test_tensorboard_reads_the_seeds_tags(tmp_path):
     }
 
 
-def test_all_tags_of_the_seeds_are_written_and_no_tag_twice():
+def test_all_tags_of_openseq2seq_are_written_and_no_tag_twice():
     tags = list(TENSORBOARD_TAGS.values())
     assert len(tags) == len(set(tags))
     assert set(tags) >= {
@@ -115,26 +115,26 @@ def test_all_tags_of_the_seeds_are_written_and_no_tag_twice():
     }
 
 
-def test_events_can_be_read_while_the_run_goes_on(tmp_path):
+def test_events_can_be_read_during_the_run(tmp_path):
     file = TensorBoardFile(tmp_path, first_step=0)
     file.write("train", 50, TRAIN)
     assert read_events(tmp_path)["train_loss"] == [(50, 1.5)]
-    file.close()
+    file.file.close()
 
 
-def test_a_continued_run_replaces_the_points_it_makes_again(tmp_path):
+def test_a_continued_run_replaces_the_points_it_repeats(tmp_path):
     first = TensorBoardFile(tmp_path, first_step=0)
     for step in (50, 100, 150):
         first.write("train", step, {"loss": 1.0})
-    first.close()
+    first.file.close()
     second = TensorBoardFile(tmp_path, first_step=100)  # the checkpoint was of step 100
     second.write("train", 150, {"loss": 2.0})
     second.write("train", 200, {"loss": 2.0})
-    second.close()
+    second.file.close()
     assert read_events(tmp_path)["train_loss"] == [(50, 1.0), (100, 1.0), (150, 2.0), (200, 2.0)]
 
 
-def test_events_wait_for_the_disk_and_none_is_lost(tmp_path, monkeypatch):
+def test_events_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch):
     monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     file = TensorBoardFile(tmp_path, first_step=0)
     file.write("train", 1, {"loss": 1.0})
@@ -150,14 +150,14 @@ def test_events_wait_for_the_disk_and_none_is_lost(tmp_path, monkeypatch):
         file.write("train", 3, {"loss": 3.0})
         assert read_events(tmp_path)["train_loss"] == [(1, 1.0)]
     file.write("train", 4, {"loss": 4.0})
-    file.close()
+    file.file.close()
     assert read_events(tmp_path)["train_loss"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
 
 
 def test_a_record_without_tagged_figures_writes_no_event(tmp_path):
     file = TensorBoardFile(tmp_path, first_step=0)
     file.write("checkpoint", 5, {"path": "x", "bytes": 3})
-    file.close()
+    file.file.close()
     assert read_events(tmp_path) == {}
 
 
@@ -172,7 +172,7 @@ def test_all_sinks_get_every_record(tmp_path):
 def test_the_parts_of_a_step_and_figures_of_machines_are_scalars(tmp_path):
     with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 0) as sinks:
         sinks.write("train", 10, {"attribution": {"forward": 0.5, "straggler": 0.25}, "slowest": {"rank": 1}})
-        sinks.show(10, {"system/a/cpu": 0.75})
+        sinks.write_scalars(10, {"system/a/cpu": 0.75})
     events = read_events(tmp_path / "tensorboard")
     assert events["attribution/forward"] == [(10, 0.5)]
     assert events["attribution/straggler"] == [(10, 0.25)]

@@ -1,4 +1,4 @@
-"""Log lines exactly as the seeds' system prints them, and records beside them."""
+"""Log lines exactly as OpenSeq2Seq prints them, records beside them, and measured steps beside predicted ones."""
 
 import errno
 import json
@@ -8,15 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.prediction import predict_from_steps
+from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, predict_from_steps
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.monitoring import buffered_file
-from dragoman.monitoring.console import RunConsole, format_seconds
-from dragoman.monitoring.sinks import Sinks
-from dragoman.monitoring.watcher import RunWatcher, Sample, Watcher, seeds_duration
+from dragoman.monitoring.sinks import RunConsole, Sinks
+from dragoman.monitoring.watcher import (
+    PredictionCheck,
+    PredictionSample,
+    RunWatcher,
+    Watcher,
+    openseq2seq_duration,
+    read_predicted_seconds,
+)
+from dragoman.run.folder import RunFolder
+from dragoman.run.summary import format_seconds
 
 FIGURES = {
     "loss": 1.63476,
@@ -27,12 +35,12 @@ FIGURES = {
     "padding_share": 0.083,
 }
 EVALUATION = {"loss": 1.65721, "bleu": 26.415, "seconds": 12.34, "signature": "nrefs:1|case:mixed"}
-SAMPLE = Sample(source=["<s>", "▁The", "▁tour"], target=["<s>", "▁Nur"], prediction=["<s>", "▁Die"])
+SAMPLE = PredictionSample(source=["<s>", "▁The", "▁tour"], target=["<s>", "▁Nur"], prediction=["<s>", "▁Die"])
 
 
 @pytest.fixture
 def watched(tmp_path):
-    """A watcher, and what it leaves: lines of log.txt and records."""
+    """A watcher, and functions that read log.txt and the records."""
     with (
         Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 0) as sinks,
         RunConsole(tmp_path / "log.txt", num_steps=1_000) as console,
@@ -44,14 +52,14 @@ def watched(tmp_path):
         )
 
 
-def test_training_lines_are_the_seeds(watched):
+def test_training_lines_are_those_of_openseq2seq(watched):
     watcher, lines, _ = watched
     watcher.trained(61_700, FIGURES, None)
     assert lines()[0] == "*** Global step 61700: ***     Train loss: 1.6348 "
     assert lines()[1] == "time per step = 0:00:1.946"
 
 
-def test_sample_lines_are_the_seeds(watched):
+def test_sample_lines_are_those_of_openseq2seq(watched):
     watcher, lines, _ = watched
     watcher.trained(100, FIGURES, SAMPLE)
     assert lines()[-3:] == [
@@ -61,7 +69,7 @@ def test_sample_lines_are_the_seeds(watched):
     ]
 
 
-def test_evaluation_lines_are_the_seeds_and_bleu_comes_with_its_signature(watched):
+def test_evaluation_lines_are_those_of_openseq2seq_with_the_signature_of_bleu(watched):
     watcher, lines, _ = watched
     watcher.evaluated(4_001, EVALUATION)
     assert lines()[:2] == ["*** Running evaluation on a validation set:", "***     Validation loss: 1.6572 "]
@@ -89,14 +97,14 @@ def test_each_moment_leaves_its_record(watched):
     assert lines()[-1] == "*** Saved checkpoint of step 100 to checkpoints/step-00000100"
 
 
-def test_parts_of_a_step_are_told_and_kept(watched):
+def test_parts_of_a_step_are_logged_and_recorded(watched):
     watcher, lines, records = watched
     watcher.trained(100, FIGURES | {"attribution": {"forward": 1.0, "exposed_communication": 3.0}}, None)
     assert lines()[3] == "***     A step: waiting for the network 75%, forward 25%"
     assert records()[0]["attribution"] == {"forward": 1.0, "exposed_communication": 3.0}
 
 
-def test_a_prediction_is_told_with_advice_and_problems_and_every_record_says_how_wrong_it_was(watched):
+def test_a_prediction_is_shown_with_advice_and_every_record_has_its_error(watched):
     watcher, lines, records = watched
     rehearsed = predict_from_steps([2.0, 2.0], 2)
     watcher.predicted(0, replace(rehearsed, advice=["A faster port."], problems=["A slow host."]))
@@ -109,7 +117,7 @@ def test_a_prediction_is_told_with_advice_and_problems_and_every_record_says_how
     assert train["prediction_error"] == pytest.approx(FIGURES["seconds_per_step"] / 2 - 1)
 
 
-def test_where_nothing_was_rehearsed_the_first_steps_make_a_prediction(watched):
+def test_without_measurements_the_first_steps_give_a_prediction(watched):
     watcher, lines, records = watched
     for step in range(1, 41):
         watcher.progressed(step, 0.5)
@@ -118,27 +126,27 @@ def test_where_nothing_was_rehearsed_the_first_steps_make_a_prediction(watched):
     assert lines() == []
 
 
-def test_the_verdict_is_told_and_kept_and_none_is_not(watched):
+def test_a_known_verdict_is_shown_and_recorded(watched):
     watcher, lines, records = watched
-    watcher.judged(9, Verdict("unknown", 0.0, 0.0, "Nobody knows."))
+    watcher.diagnosed(9, Verdict("unknown", 0.0, 0.0, "Nobody knows."))
     assert (lines(), records()) == ([], [])
-    watcher.judged(9, Verdict("network", 0.7, 0.9, "The run is network-bound.", misleading=["The GPU seemed busy."]))
+    watcher.diagnosed(9, Verdict("network", 0.7, 0.9, "The run is network-bound.", misleading=["The GPU seemed busy."]))
     assert lines() == ["The run is network-bound.", "The GPU seemed busy."]
     [record] = records()
     assert (record["kind"], record["step"], record["bottleneck"]) == ("verdict", 9, "network")
 
 
-def test_a_failed_save_is_a_sentence_and_a_record(watched):
+def test_a_failed_save_is_a_message_and_a_record(watched):
     watcher, lines, records = watched
     error = "The checkpoint of step 7 could not be written to /run/checkpoints: Read-only file system."
     watcher.save_failed(7, error)
     assert lines()[-1].startswith(error)
-    assert "training goes on" in lines()[-1]
+    assert "training continues" in lines()[-1]
     (record,) = records()
     assert (record["kind"], record["step"], record["error"]) == ("checkpoint_failed", 7, error)
 
 
-def test_an_outage_is_told_once_and_so_is_its_end(watched, monkeypatch):
+def test_disk_trouble_and_its_end_are_reported_once(watched, monkeypatch):
     watcher, lines, records = watched
     monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     with monkeypatch.context() as outage:
@@ -151,17 +159,17 @@ def test_an_outage_is_told_once_and_so_is_its_end(watched, monkeypatch):
     watcher.progressed(6)
     watcher.progressed(7)
     assert [record["step"] for record in records()] == [1, 2, 3, 4, 5, 6]
-    told = [line for line in lines() if "disk" in line]
-    assert len(told) == 2
-    assert "cannot be written: there is no space left on the disk. Training goes on" in told[0]
-    assert told[1] == "The disk takes lines again: those that waited are written."
+    reported = [line for line in lines() if "disk" in line]
+    assert len(reported) == 2
+    assert "cannot be written: there is no space left on the disk. Training continues" in reported[0]
+    assert reported[1] == "The disk accepts writes again: all lines kept in memory are written."
 
 
 def fail(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_terminal_that_is_a_file_on_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
+def test_standard_output_on_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
     refused = pytest.raises(OSError, match="No space left")  # closing tries once more; it is no part of the run
     with refused, Path("/dev/full").open("w") as full, monkeypatch.context() as redirected:
         redirected.setattr(sys, "stdout", full)
@@ -171,7 +179,7 @@ def test_a_terminal_that_is_a_file_on_a_full_disk_does_not_end_the_run(tmp_path,
     assert (tmp_path / "log.txt").read_text() == "a sentence\n" + "x" * 20_000 + "\n"
 
 
-def test_lines_reach_standard_output_too(tmp_path, capsys):
+def test_lines_also_go_to_standard_output(tmp_path, capsys):
     with RunConsole(tmp_path / "log.txt", num_steps=10) as console:
         console.log("a regular line")
         console.say("a sentence")
@@ -180,7 +188,7 @@ def test_lines_reach_standard_output_too(tmp_path, capsys):
 
 @pytest.mark.parametrize("text", ["▁[bold] ▁[/] ▁[link=x]", "a" * 500, "▁: smile :", ":smile: ▁:warning:"])
 def test_text_is_shown_as_it_is(tmp_path, capsys, text):
-    """Sample text is data: brackets are no markup, `:smile:` no picture, long lines are not folded."""
+    """Sample text is data: brackets are not markup, `:smile:` is not an emoji, long lines are not wrapped."""
     with RunConsole(tmp_path / "log.txt", num_steps=10) as console:
         console.log(text)
     assert (tmp_path / "log.txt").read_text(encoding="utf-8") == text + "\n"
@@ -216,13 +224,13 @@ def test_progress_without_a_terminal_writes_nothing(watched, capsys):
         (90_000, "25:00:0.000"),
     ],
 )
-def test_durations_are_printed_as_the_seeds_print_them(seconds, text):
-    assert seeds_duration(seconds) == text
+def test_durations_are_printed_as_openseq2seq_prints_them(seconds, text):
+    assert openseq2seq_duration(seconds) == text
 
 
 @given(st.floats(0, 1e6))
 def test_durations_can_be_read_back(seconds):
-    hours, minutes, rest = seeds_duration(seconds).split(":")
+    hours, minutes, rest = openseq2seq_duration(seconds).split(":")
     assert int(hours) * 3600 + int(minutes) * 60 + float(rest) == pytest.approx(seconds, abs=6e-4)
     assert len(minutes) == 2
 
@@ -232,7 +240,7 @@ def test_durations_for_people(seconds, text):
     assert format_seconds(seconds) == text
 
 
-def test_other_ranks_keep_silent(capsys):
+def test_other_ranks_are_silent(capsys):
     watcher = Watcher()
     watcher.say("text")
     watcher.restarted(1, {})
@@ -242,3 +250,75 @@ def test_other_ranks_keep_silent(capsys):
     watcher.saved(1, {"path": "x"})
     watcher.save_failed(1, "error")
     assert capsys.readouterr() == ("", "")
+
+
+# The prediction
+
+SLOW_BEGINNING = [100.0] * NUM_SKIPPED_STEPS
+
+
+def write_records(run: RunFolder, *records: object) -> None:
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def prediction_values(seconds: object, workers: int = 2) -> dict[str, object]:
+    return {"kind": "prediction", "step": 0, "workers": workers, "seconds_per_step": {"predicted": seconds}}
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def test_the_first_steps_after_warm_up_give_one_prediction():
+    check = PredictionCheck(num_workers=3)
+    seen = [check.add_step(seconds) for seconds in SLOW_BEGINNING + [2.0] * NUM_FIRST_STEPS]
+    assert seen[:-1] == [None] * (len(seen) - 1)
+    assert seen[-1].seconds == pytest.approx(2.0)
+    assert (seen[-1].basis, seen[-1].num_workers) == ("first steps", 3)
+    assert check.add_step(5.0) is None
+
+
+def test_without_a_prediction_nothing_is_compared():
+    assert PredictionCheck().compare(1.0) == {}
+
+
+def test_measured_steps_are_compared_with_the_prediction():
+    check = PredictionCheck()
+    check.expect(predict_from_steps([2.0, 2.0], 1))
+    compared = check.compare(2.5)
+    assert compared == {"predicted_seconds_per_step": pytest.approx(2.0), "prediction_error": pytest.approx(0.25)}
+    assert all(check.add_step(7.0) is None for _ in range(30))
+
+
+def test_a_resumed_run_keeps_its_prediction():
+    check = PredictionCheck(2, expected_seconds=4.0)
+    assert all(check.add_step(7.0) is None for _ in range(30))
+    assert check.compare(3.0)["prediction_error"] == pytest.approx(-0.25)
+
+
+def test_the_last_prediction_for_the_same_number_of_workers_counts(run):
+    write_records(
+        run,
+        prediction_values(1.0),
+        {"kind": "train", "step": 1, "workers": 2},
+        prediction_values(2.0),
+        prediction_values(3.0, workers=4),
+    )
+    assert read_predicted_seconds(run, 2) == 2.0
+    assert read_predicted_seconds(run, 4) == 3.0
+    assert read_predicted_seconds(run, 8) is None
+
+
+def test_a_run_without_records_has_no_prediction(run):
+    assert read_predicted_seconds(run, 2) is None
+
+
+@settings(max_examples=30)
+@given(st.recursive(st.none() | st.booleans() | st.text() | st.floats(), st.lists) | st.just({"predicted": "2"}))
+def test_a_damaged_prediction_is_none(tmp_path_factory, damage):
+    run = RunFolder(tmp_path_factory.mktemp("run"))
+    write_records(run, {"kind": "prediction", "step": 0, "workers": 2, "seconds_per_step": damage})
+    assert read_predicted_seconds(run, 2) is None
+    write_records(run, prediction_values([damage]))
+    assert read_predicted_seconds(run, 2) is None

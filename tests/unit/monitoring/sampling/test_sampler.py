@@ -1,18 +1,18 @@
-"""The process that samples: on time, through a full disk, and never longer than it is wanted."""
+"""The process that samples: on time, through a full disk, and never longer than its worker."""
 
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from itertools import islice
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.monitoring import buffered_file
@@ -20,18 +20,20 @@ from dragoman.monitoring.sampling import sampler
 from dragoman.monitoring.sampling.sampler import MODULE, Sampler, read_samples, sample_machine, start_sampler, ticks
 from dragoman.run.folder import RunFolder
 
-PATIENCE_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.02)
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Reads the samples that are complete; the sampler may be writing the next one."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 class Clock:
@@ -49,6 +51,7 @@ class Clock:
         return False
 
 
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=50))
 def test_ticks_stay_on_whole_seconds_however_long_the_work_took(work_seconds):
     clock = Clock()
@@ -63,35 +66,49 @@ def test_ticks_stay_on_whole_seconds_however_long_the_work_took(work_seconds):
         clock.now += seconds
 
 
-def test_ticks_end_when_it_is_time():
+def test_ticks_end_when_waiting_says_so():
     answers = iter([False, False, True])
     assert len(list(ticks(1.0, lambda _: next(answers)))) == 3
 
 
-def test_samples_have_the_shape_of_the_contract_and_only_the_first_has_notes():
+def test_samples_have_all_figures_and_only_the_first_has_notes():
     first, second = read_samples("node-a", iter([None, None]))
-    assert set(second) == {"time", "node", "cpu", "memory", "disk", "network", "gpus"}
-    assert set(first) == set(second) | {"notes"}
-    assert all(isinstance(note, str) for note in first["notes"])
-    assert first["cpu"]["share"] is None
-    assert all(interface["sent_bytes_per_second"] is None for interface in first["network"].values())
-    assert abs(second["time"] - time.time()) < PATIENCE_SECONDS
-    assert all(interface["sent_bytes_per_second"] >= 0 for interface in second["network"].values())
+    assert list(second.values()) == ["time", "node", "cpu", "memory", "disk", "network", "gpus"]
+    assert list(first.values()) == [*second.values(), "notes"]
+    assert first.cpu.share is None
+    assert all(interface.sent_bytes_per_second is None for interface in first.network.values())
+    assert abs(second.time - time.time()) < LIMIT_SECONDS
+    assert all(interface.sent_bytes_per_second >= 0 for interface in second.network.values())
 
 
-def test_notes_tell_what_could_not_be_read(monkeypatch):
+def test_notes_say_what_cannot_be_read(monkeypatch):
     def refuse(**_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(psutil, "net_io_counters", refuse)
     first, second = read_samples("node-a", iter([None, None]))
-    assert "The traffic of the network interfaces cannot be read here: Permission denied." in first["notes"]
-    assert first["network"] == second["network"] == {}
-    assert second["memory"]["total_bytes"] > 0
+    assert "The traffic of the network interfaces cannot be read here: Permission denied." in first.notes
+    assert first.network == second.network == {}
+    assert second.memory.total_bytes > 0
+
+
+def test_a_line_is_compact_json_with_whole_numbers_and_nulls(tmp_path):
+    path = tmp_path / "system.a.jsonl"
+    sample_machine(path, "a", 0.001, times_then_end(1))
+    first, second = path.read_bytes().splitlines()
+    assert first.startswith(b'{"time":')
+    assert b'"cpu":{"share":null,"cores":[]},"memory":{"used_bytes":' in first
+    assert re.search(rb'"total_bytes":\d+\},"disk":\{"read_bytes_per_second":', second)
+    assert re.search(
+        rb'"lo":\{"received_bytes":\d+,"sent_bytes":\d+,"received_dropped":\d+,"sent_dropped":\d+,'
+        rb'"received_bytes_per_second":[\d.]+,"sent_bytes_per_second":[\d.]+,"is_up":(true|false|null),'
+        rb'"speed_megabits_per_second":(\d+|null)\}',
+        second,
+    )
 
 
 def times_then_end(num_times, at=None):
-    """A way to wait that lets so many waits pass, and does something at one of them."""
+    """A wait that says when to end after a number of calls, and does something at one of them."""
     num_waits = 0
 
     def wait(seconds):
@@ -124,7 +141,7 @@ def test_a_full_disk_delays_samples_and_loses_none(monkeypatch, tmp_path):
     assert "notes" in read_lines(path)[0]
 
 
-def test_a_file_that_cannot_be_made_yet_is_waited_for(tmp_path):
+def test_a_file_that_cannot_be_created_yet_is_retried(tmp_path):
     folder = tmp_path / "run"
     folder.write_text("in the way")
     path = folder / "system.a.jsonl"
@@ -136,50 +153,44 @@ def test_a_file_that_cannot_be_made_yet_is_waited_for(tmp_path):
     assert folder_in_the_way.read_text() == ""
 
 
-def test_names_that_no_encoding_knows_are_written(tmp_path):
+def test_names_that_are_not_utf_8_are_written(tmp_path):
     node = "caf\udce9"
     path = RunFolder(tmp_path).system(node)
     sample_machine(path, node, 0.001, times_then_end(0))
     assert read_lines(path)[0]["node"] == node
 
 
-def test_the_worker_starts_it_and_ends_it(tmp_path):
-    run = RunFolder(tmp_path)
-    with start_sampler(run, "node-a") as started:
-        wait_until(lambda: len(read_lines(run.system("node-a"))) >= 2)
-        assert started.trouble is None
-        begin = time.monotonic()
-    assert time.monotonic() - begin < 0.9, "it does not sleep on when it is to end"
-    assert started.trouble is None
-    first, second = read_lines(run.system("node-a"))[:2]
-    assert second["time"] - first["time"] == pytest.approx(1.0, abs=0.3)
-    assert 0 <= second["cpu"]["share"] <= 1
-
-
-def test_its_environment_has_nothing_that_is_meant_for_computing(monkeypatch, tmp_path):
+def test_the_worker_starts_it_and_ends_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(sampler, "END_SECONDS", LIMIT_SECONDS)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("KMP_AFFINITY", "compact")
-    with start_sampler(RunFolder(tmp_path), "a") as started:
+    run = RunFolder(tmp_path)
+    with start_sampler(run, "node-a", seconds=600) as started:
+        # The kernel shows the environment of a process only some time after exec: not before the first sample.
+        wait_until(lambda: read_lines(run.system("node-a")))
         environment = psutil.Process(started._process.pid).environ()
+        assert started.trouble is None
+    assert started._process.returncode == 0, "it ends although the next sample is due in ten minutes"
+    assert started.trouble is None
     assert not [name for name in environment if name.startswith(("OMP", "KMP"))]
     assert environment["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.parametrize(("executable", "node"), [("/nowhere/python", "a"), (sys.executable, "a\0b")])
-def test_what_cannot_be_started_is_told_and_not_raised(monkeypatch, tmp_path, executable, node):
+def test_a_sampler_that_cannot_start_is_reported_and_not_raised(monkeypatch, tmp_path, executable, node):
     monkeypatch.setattr(sys, "executable", executable)
     with start_sampler(RunFolder(tmp_path), node) as started:
-        assert started.trouble.startswith(f"No samples of {node} are taken: ")
+        assert started.trouble.startswith(f"{node} is not sampled: the sampler could not start: ")
 
 
-def test_a_sampler_that_died_is_told(tmp_path):
+def test_a_sampler_that_died_is_reported(tmp_path):
     with start_sampler(RunFolder(tmp_path), "a") as started:
         started._process.kill()
         wait_until(lambda: started.trouble is not None)
-        assert started.trouble == "The sampler of a has ended, with code -9."
+        assert started.trouble == "a is not sampled any more: the sampler ended with exit code -9."
 
 
-def test_one_that_does_not_end_is_killed(monkeypatch):
+def test_a_sampler_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(sampler, "END_SECONDS", 0.2)
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
@@ -190,7 +201,7 @@ def test_one_that_does_not_end_is_killed(monkeypatch):
 
 @contextmanager
 def sampling(folder, seconds="0.05"):
-    """A sampler at work, started by hand."""
+    """Starts a sampler as a process and waits for its first samples."""
     path = RunFolder(folder).system("a")
     process = subprocess.Popen([sys.executable, "-P", "-m", MODULE, str(folder), "a", seconds])
     try:
@@ -201,18 +212,18 @@ def sampling(folder, seconds="0.05"):
         process.wait()
 
 
-def test_signals_for_the_workers_leave_it_alone_and_sigterm_ends_it(tmp_path):
+def test_only_sigterm_ends_it(tmp_path):
     with sampling(tmp_path) as (process, path):
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             process.send_signal(number)
         num_lines = len(read_lines(path))
         wait_until(lambda: len(read_lines(path)) > num_lines + 2)
         process.terminate()
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.wait(LIMIT_SECONDS) == 0
 
 
-def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path):
-    # With a minute between samples: only the kernel can tell it in time.
+def test_it_ends_with_its_parent_even_if_the_parent_is_killed(tmp_path):
+    # A minute between samples: only the kernel can end it in time.
     arguments = [sys.executable, "-P", "-m", MODULE, str(tmp_path), "a", "60"]
     program = f"import subprocess, time; print(subprocess.Popen({arguments!r}).pid, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
@@ -222,22 +233,12 @@ def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path):
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_one_whose_parent_ended_while_it_started_ends_after_its_first_sample(monkeypatch, tmp_path):
+def test_it_ends_after_its_first_sample_if_the_parent_ended_before(monkeypatch, tmp_path):
     monkeypatch.setenv(sampler.PARENT_VARIABLE, "999999999")
     process = subprocess.Popen([sys.executable, "-P", "-m", MODULE, str(tmp_path), "a", "0.05"])
-    assert process.wait(PATIENCE_SECONDS) == 0
+    assert process.wait(LIMIT_SECONDS) == 0
 
 
-def test_it_starts_without_torch_and_without_the_library_of_gpus():
+def test_it_imports_neither_torch_nor_numpy_nor_pynvml_at_start():
     program = f"import sys, {MODULE}; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pynvml')))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_ticks_are_on_time_by_the_real_clock():
-    def wait(seconds):
-        time.sleep(seconds)
-        return False
-
-    begin = time.monotonic()
-    late = [(time.monotonic() - begin) % 0.05 for _ in islice(ticks(0.05, wait), 6)]
-    assert sorted(late)[3] < 0.03, "most are near their moment"

@@ -1,6 +1,6 @@
-"""GPUs, by a stand-in for pynvml: figures in our units, and null for each that a device does not give."""
+"""GPUs, with a fake of pynvml: figures in our units, and None for each that a device does not give."""
 
-# ruff: noqa: N802 - the stand-in's functions have pynvml's names
+# ruff: noqa: N802 - the fake's functions have pynvml's names
 import ctypes
 import inspect
 import math
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.monitoring.sampling.gpu import ACTIVITIES, THROUGHPUTS, GpuReader
@@ -27,7 +27,7 @@ CONSTANTS = (
 
 
 class FakeNvml:
-    """Devices as pynvml would show them; its constants and structures are the real ones."""
+    """Devices as pynvml shows them; its constants and structures are the real ones."""
 
     def __init__(self, num_devices=1, has_activity=True, refused=()):
         self.num_devices = num_devices
@@ -105,7 +105,7 @@ FAKED_FUNCTIONS = [name for name in vars(FakeNvml) if name.startswith("nvml")]
 
 
 @pytest.mark.parametrize("name", FAKED_FUNCTIONS)
-def test_the_stand_in_is_called_like_the_installed_library(name):
+def test_the_fake_has_the_signatures_of_the_installed_library(name):
     real = inspect.signature(inspect.unwrap(getattr(pynvml, name)))
     faked = inspect.signature(getattr(FakeNvml(), name))
     assert list(faked.parameters) == list(real.parameters)
@@ -120,7 +120,7 @@ def read_twice(nvml):
 
 def test_figures_in_our_units():
     ((gpu,), _) = read_twice(FakeNvml(has_activity=False))
-    assert gpu == {
+    assert gpu.values() == {
         "index": 0,
         "name": "NVIDIA H100",
         "utilisation": 0.97,
@@ -138,7 +138,7 @@ def test_figures_in_our_units():
     }
 
 
-def test_activity_is_the_difference_of_two_samples_and_replaces_the_slow_way_to_ask_for_pcie():
+def test_activity_is_the_difference_of_two_samples_and_replaces_the_slow_read_of_pcie():
     nvml = FakeNvml()
     nvml.values = {
         pynvml.NVML_GPM_METRIC_SM_UTIL: 80.0,
@@ -149,14 +149,14 @@ def test_activity_is_the_difference_of_two_samples_and_replaces_the_slow_way_to_
         pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: 0.5,
     }
     (first,), (second,) = read_twice(nvml)
-    assert first["activity"] is None
-    assert first["pcie_received_bytes_per_second"] == 3_000_000
-    assert second["activity"] == dict.fromkeys(ACTIVITIES) | {"sm_active": 0.8, "tensor_active": 0.25}
-    assert second["pcie_received_bytes_per_second"] == 2 * 2**20
-    assert second["pcie_sent_bytes_per_second"] == 2**20
-    assert second["nvlink_received_bytes_per_second"] == 2**19
-    assert second["nvlink_sent_bytes_per_second"] is None
-    assert len(nvml.pcie_calls) == 2, "only at the first look"
+    assert first.activity is None
+    assert first.pcie_received_bytes_per_second == 3_000_000
+    assert second.activity == dict.fromkeys(ACTIVITIES) | {"sm_active": 0.8, "tensor_active": 0.25}
+    assert second.pcie_received_bytes_per_second == 2 * 2**20
+    assert second.pcie_sent_bytes_per_second == 2**20
+    assert second.nvlink_received_bytes_per_second == 2**19
+    assert second.nvlink_sent_bytes_per_second is None
+    assert len(nvml.pcie_calls) == 2, "only at the first read"
 
 
 def test_after_a_failed_sample_activity_waits_for_two_good_ones():
@@ -165,47 +165,48 @@ def test_after_a_failed_sample_activity_waits_for_two_good_ones():
     reader = GpuReader([], nvml)
     reader.read()
     nvml.refused = {"nvmlGpmSampleGet"}
-    assert reader.read()[0]["activity"] is None
+    assert reader.read()[0].activity is None
     nvml.refused = set()
-    assert reader.read()[0]["activity"] is None
-    assert reader.read()[0]["activity"]["sm_active"] == 0.5
+    assert reader.read()[0].activity is None
+    assert reader.read()[0].activity["sm_active"] == 0.5
 
 
 OPTIONAL_FUNCTIONS = [name for name in FAKED_FUNCTIONS if name not in ("nvmlInit", "nvmlDeviceGetCount")]
 
 
+@settings(max_examples=50)
 @given(st.sets(st.sampled_from(OPTIONAL_FUNCTIONS)), st.booleans())
-def test_whatever_a_device_refuses_the_rest_is_read(refused, has_activity):
+def test_figures_that_a_device_refuses_do_not_hide_the_others(refused, has_activity):
     _, (gpu,) = read_twice(FakeNvml(has_activity=has_activity, refused=refused))
-    assert gpu["index"] == 0
-    assert (gpu["power_watts"] is None) == ("nvmlDeviceGetPowerUsage" in refused)
-    assert (gpu["utilisation"] is None) == ("nvmlDeviceGetUtilizationRates" in refused)
-    assert (gpu["memory_used_bytes"] is None) == ("nvmlDeviceGetMemoryInfo" in refused)
+    assert gpu.index == 0
+    assert (gpu.power_watts is None) == ("nvmlDeviceGetPowerUsage" in refused)
+    assert (gpu.utilisation is None) == ("nvmlDeviceGetUtilizationRates" in refused)
+    assert (gpu.memory_used_bytes is None) == ("nvmlDeviceGetMemoryInfo" in refused)
     is_cold = {"nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"} <= refused
-    assert (gpu["temperature_celsius"] is None) == is_cold
+    assert (gpu.temperature_celsius is None) == is_cold
 
 
-def test_a_library_of_another_year_lacks_functions_and_names():
+def test_another_version_of_the_library_may_lack_functions_and_names():
     nvml = FakeNvml()
     del nvml.NVML_GPM_METRIC_FP16_UTIL
     nvml.values = {pynvml.NVML_GPM_METRIC_INTEGER_UTIL: 10.0}
     nvml.nvmlDeviceGetPowerUsage = None
     _, (gpu,) = read_twice(nvml)
-    assert gpu["activity"]["integer_active"] == 0.1
-    assert gpu["activity"]["fp16_active"] is None
-    assert gpu["power_watts"] is None
+    assert gpu.activity["integer_active"] == 0.1
+    assert gpu.activity["fp16_active"] is None
+    assert gpu.power_watts is None
 
 
-def test_every_device_has_its_number():
+def test_every_device_has_its_index():
     gpus, _ = read_twice(FakeNvml(num_devices=3))
-    assert [gpu["index"] for gpu in gpus] == [0, 1, 2]
+    assert [gpu.index for gpu in gpus] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("refused", ["nvmlInit", "nvmlDeviceGetCount"])
 def test_without_nvml_there_are_no_gpus_and_one_note(refused):
     notes = []
     assert GpuReader(notes, FakeNvml(refused=[refused])).read() == []
-    assert notes == ["NVML is not there: no figures of GPUs (Not Supported)."]
+    assert notes == ["No figures of GPUs: NVML cannot be used (Not Supported)."]
 
 
 def test_the_installed_library_without_a_driver_gives_the_note(monkeypatch):
@@ -213,7 +214,7 @@ def test_the_installed_library_without_a_driver_gives_the_note(monkeypatch):
     monkeypatch.setattr(pynvml, "CDLL", raise_not_found)
     notes = []
     assert GpuReader(notes).read() == []
-    assert notes == ["NVML is not there: no figures of GPUs (NVML Shared Library Not Found)."]
+    assert notes == ["No figures of GPUs: NVML cannot be used (NVML Shared Library Not Found)."]
 
 
 def raise_not_found(name):
@@ -225,3 +226,11 @@ def test_a_machine_without_the_library_gives_the_note(monkeypatch):
     notes = []
     assert GpuReader(notes).read() == []
     assert len(notes) == 1
+
+
+def test_values_that_no_gpu_can_have_are_left_out():
+    nvml = FakeNvml()
+    nvml.nvmlDeviceGetPowerUsage = lambda handle: 2**64 * 1000
+    _, (gpu,) = read_twice(nvml)
+    assert gpu.power_watts is None
+    assert gpu.temperature_celsius == 61
