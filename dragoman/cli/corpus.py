@@ -1,4 +1,4 @@
-"""Commands about text: prepare it, look at it, cut it into pieces, get it. Each is a few lines that call `corpus/`."""
+"""Commands for text: prepare, tokenize, and the `data` commands. Each is a few lines that call `corpus/`."""
 
 import sys
 from pathlib import Path
@@ -11,19 +11,20 @@ from dragoman.run.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from dragoman.corpus.preparation.engine import EngineName
+    from dragoman.corpus.settings import PrepareSettings
 
 data_app = typer.Typer(
-    help="Corpora: find and get them, write built-in ones, describe prepared ones.",
+    help="Corpora: list and download them, write built-in ones, describe prepared ones.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
 def add_corpus_commands(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
+    """Adds the commands of this module to the command line."""
     app.command(epilog=_PREPARE_EXAMPLES)(prepare)
-    app.command(epilog="Example: dragoman tokenize prepared/mine < my.en > my.en.pieces")(tokenize)
-    app.command(epilog="Example: dragoman detokenize prepared/mine < my.en.pieces > my.en")(detokenize)
+    app.command(epilog="Example: dragoman tokenize prepared/mine < my.en > my.en.subwords")(tokenize)
+    app.command(epilog="Example: dragoman detokenize prepared/mine < my.en.subwords > my.en")(detokenize)
     app.add_typer(data_app, name="data")
 
 
@@ -32,55 +33,101 @@ dragoman prepare --corpus crawl.tsv.zst --corpus memory.tmx --languages en-de --
 dragoman prepare config.toml (with a [prepare] table; see docs/corpora.md)"""
 
 
+Paths = list[Path] | None
+
+
 def prepare(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="With a [prepare] table.")] = None,
-    source: Annotated[
-        list[Path] | None, typer.Option(help="Source text, one sentence a line; may be repeated.")
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Config file with a [prepare] table.")
     ] = None,
-    target: Annotated[list[Path] | None, typer.Option(help="Its translation; as many files as --source.")] = None,
+    source: Annotated[
+        Paths, typer.Option(metavar="FILE", help="Source text, one sentence per line; may be repeated.")
+    ] = None,
+    target: Annotated[
+        Paths, typer.Option(metavar="FILE", help="Its translation, line by line; as many files as --source.")
+    ] = None,
     corpus: Annotated[
-        list[Path] | None, typer.Option(help="Both sides in one file: TSV, JSON lines, TMX, Parquet; may be repeated.")
+        Paths,
+        typer.Option(metavar="FILE", help="Both sides in one file: TSV, JSON lines, TMX, Parquet; may be repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: data.prepared of the config.")] = None,
-    languages: Annotated[str | None, typer.Option(help="E.g. en-de; needed to check languages and scripts.")] = None,
-    dev_source: Annotated[list[Path] | None, typer.Option(help="Text to judge training by. Default: held out.")] = None,
-    dev_target: Annotated[list[Path] | None, typer.Option(help="Its translation.")] = None,
-    test_source: Annotated[list[Path] | None, typer.Option(help="Text to judge the result. Default: held out.")] = None,
-    test_target: Annotated[list[Path] | None, typer.Option(help="Its translation.")] = None,
-    dev: Annotated[list[Path] | None, typer.Option(help="Like --dev-source and --dev-target, in one file.")] = None,
-    test: Annotated[list[Path] | None, typer.Option(help="Like --test-source and --test-target, in one file.")] = None,
-    cleaning: Annotated[str | None, typer.Option(help="none, seeds (1-80 words), standard or strict.")] = None,
+    languages: Annotated[
+        str | None, typer.Option(help="Source and target language, e.g. en-de; needed to check languages and scripts.")
+    ] = None,
+    dev_source: Annotated[
+        Paths,
+        typer.Option(
+            metavar="FILE", help="Source text for evaluation during training. Default: held out of the training text."
+        ),
+    ] = None,
+    dev_target: Annotated[Paths, typer.Option(metavar="FILE", help="Its translation.")] = None,
+    test_source: Annotated[
+        Paths,
+        typer.Option(
+            metavar="FILE", help="Source text for the final evaluation. Default: held out of the training text."
+        ),
+    ] = None,
+    test_target: Annotated[Paths, typer.Option(metavar="FILE", help="Its translation.")] = None,
+    dev: Annotated[Paths, typer.Option(metavar="FILE", help="Like --dev-source and --dev-target, in one file.")] = None,
+    test: Annotated[
+        Paths, typer.Option(metavar="FILE", help="Like --test-source and --test-target, in one file.")
+    ] = None,
+    cleaning: Annotated[
+        str | None, typer.Option(help="Which filters are on: none, moses (1-80 words), standard (default) or strict.")
+    ] = None,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="NAME=VALUE", help="E.g. length_words=1-100, identical=off; may be repeated."),
+        typer.Option(
+            "--filter",
+            metavar="NAME=VALUE",
+            help="Change a filter, e.g. length_words=1-100, identical=off; may be repeated.",
+        ),
     ] = None,
     weights: Annotated[
         list[str] | None,
-        typer.Option("--weight", metavar="NAME=W", help="Times an epoch that training sees a corpus; by file name."),
+        typer.Option("--weight", metavar="NAME=W", help="How often each corpus is used per epoch, by file name."),
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Of TSV files: source and target. Default: 1,2.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Pieces. Default: by the size of the text.")] = None,
-    separate: Annotated[bool, typer.Option("--separate", help="One vocabulary per language, not a joint one.")] = False,
-    tokenizer: Annotated[str | None, typer.Option(help="bpe (default) or unigram.")] = None,
-    byte_fallback: Annotated[bool, typer.Option("--byte-fallback", help="Rare characters as bytes.")] = False,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns of source and target in TSV files. Default: 1,2.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Number of subwords. Default: chosen by the size of the text.")
+    ] = None,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="One vocabulary per language instead of a joint one.")
+    ] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Kind of tokenizer: bpe (default) or unigram.")] = None,
+    byte_fallback: Annotated[bool, typer.Option("--byte-fallback", help="Encode rare characters as bytes.")] = False,
     character_coverage: Annotated[
-        float | None, typer.Option(help="Share of characters with a piece; default 1.")
+        float | None, typer.Option(help="Fraction of all characters that are subwords. Default: 1.")
     ] = None,
-    tokenizer_sample: Annotated[int | None, typer.Option(help="Lines to train it on. Default: 1,000,000.")] = None,
+    tokenizer_sample: Annotated[
+        int | None, typer.Option(help="Lines to train the tokenizer on. Default: 1,000,000.")
+    ] = None,
     reuse_vocabulary: Annotated[
-        Path | None, typer.Option(help="A prepared folder or model file to take it from.")
+        Path | None, typer.Option(help="Prepared folder or model file to copy the vocabulary from.")
     ] = None,
-    held_out: Annotated[int | None, typer.Option(help="Pairs for each of dev and test where none are given.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the held-out choice and the shuffle. Default: 1.")] = None,
-    skip_bad_lines: Annotated[int | None, typer.Option(metavar="N", help="Continue past at most N bad lines.")] = None,
+    held_out: Annotated[
+        int | None, typer.Option(help="Pairs to hold out for each of dev and test that is not given.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the shuffle and of the held-out sets. Default: 1.")] = None,
+    skip_bad_lines: Annotated[
+        int | None, typer.Option(metavar="N", help="Skip up to N lines that cannot be read. Default: 0.")
+    ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one per core.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: an existing Ray cluster.")] = "local",
+    engine: Annotated[str, typer.Option(help="local, or ray for a running Ray cluster.")] = "local",
+    discard_work: Annotated[
+        bool,
+        typer.Option(
+            "--discard-work",
+            help="Delete the cleaned text at the end. By default it stays in .dragoman-work beside --out, so that "
+            "another preparation of it, e.g. with another --vocab-size, does not clean it again.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Turn parallel text of any size into a folder that training reads: clean, shuffle, cut into pieces, describe."""
-    from dragoman.corpus.preparation.prepare import prepare_corpus
+    """Turn parallel text of any size into a folder for training: clean, shuffle, split into subwords, describe."""
     from dragoman.corpus.settings import load_prepare_settings, parse_filters, with_weights
-    from dragoman.monitoring.progress import progress_bars
 
     if engine not in ("local", "ray"):
         raise UsageError(f"--engine is {engine!r}; it can be local or ray.")
@@ -104,33 +151,45 @@ def prepare(
         "seed": seed,
         "skip_bad_lines": skip_bad_lines,
     }
-    settings, trained_from = load_prepare_settings(config, changes)
-    out = out or trained_from
-    if out is None:
-        raise UsageError("Nowhere to write to: give --out, or a config with data.prepared.")
+    settings, prepared = load_prepare_settings(config, changes)
     settings = with_weights(settings, weights or [])
+    _prepare(settings, out or prepared, cast("EngineName", engine), processes, not discard_work, json)
+
+
+def _prepare(
+    settings: "PrepareSettings",
+    out: Path | None,
+    engine: "EngineName",
+    num_processes: int | None,
+    keep_work: bool,
+    as_json: bool,
+) -> None:
+    from dragoman.corpus.preparation.prepare import prepare_corpus
+    from dragoman.corpus.statistics import describe_corpus
+    from dragoman.monitoring.progress import progress_bars
+
+    if out is None:
+        raise UsageError("No output folder: give --out, or a config with data.prepared.")
     try:
         with progress_bars() as show:
-            prepared = prepare_corpus(settings, out, warn, show, cast("EngineName", engine), processes)
+            corpus = prepare_corpus(settings, out, warn, show, engine, num_processes, keep_work)
     except KeyboardInterrupt:
         raise UserError("Stopped; run the same command again to continue where it stopped.") from None
-    if json:
-        print_json({"out": str(out), "fingerprint": prepared.fingerprint} | prepared.manifest.model_dump(mode="json"))
+    if as_json:
+        print_json({"out": str(out), "fingerprint": corpus.fingerprint} | corpus.manifest.model_dump(mode="json"))
         return
-    from dragoman.corpus.statistics import describe_corpus
-
-    for line in describe_corpus(prepared):
+    for line in describe_corpus(corpus):
         say(line)
     say(f'Written to {out}. Next: put prepared = "{out}" under [data] in a config, then dragoman train CONFIG.toml')
 
 
-def _plain_texts(sources: list[Path] | None, targets: list[Path] | None) -> list[dict[str, Any]]:
+def _plain_texts(sources: Paths, targets: Paths) -> list[dict[str, Any]]:
     from dragoman.corpus.settings import pair_up
 
     return [{"source": source, "target": target} for source, target in pair_up(sources or [], targets or [])]
 
 
-def _single_files(files: list[Path] | None, columns: str | None) -> list[dict[str, Any]]:
+def _single_files(files: Paths, columns: str | None) -> list[dict[str, Any]]:
     if columns is None:
         return [{"file": file} for file in files or []]
     numbers = columns.split(",")
@@ -140,15 +199,15 @@ def _single_files(files: list[Path] | None, columns: str | None) -> list[dict[st
 
 
 VocabularyArgument = Annotated[Path, typer.Argument(metavar="VOCABULARY", help="A prepared folder or a model file.")]
-SideOption = Annotated[str, typer.Option(help="source or target, where a folder has one vocabulary each.")]
+SideOption = Annotated[str, typer.Option(help="source or target, if the folder has one vocabulary per language.")]
 
 
 def tokenize(
     vocabulary: VocabularyArgument,
     side: SideOption = "source",
-    ids: Annotated[bool, typer.Option("--ids", help="Write numbers instead of pieces.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Write ids instead of subwords.")] = False,
 ) -> None:
-    """Cut standard input into pieces, line by line, to standard output."""
+    """Split standard input into subwords, line by line, to standard output."""
     from dragoman.corpus.pipes import load_vocabulary, tokenize_stream
 
     tokenize_stream(load_vocabulary(vocabulary, side), sys.stdin.buffer, sys.stdout.buffer, ids)
@@ -157,9 +216,9 @@ def tokenize(
 def detokenize(
     vocabulary: VocabularyArgument,
     side: SideOption = "target",
-    ids: Annotated[bool, typer.Option("--ids", help="Read numbers instead of pieces.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Read ids instead of subwords.")] = False,
 ) -> None:
-    """Put pieces on standard input together again, line by line, to standard output."""
+    """Join subwords on standard input to text again, line by line, to standard output."""
     from dragoman.corpus.pipes import detokenize_stream, load_vocabulary
 
     detokenize_stream(load_vocabulary(vocabulary, side), sys.stdin.buffer, sys.stdout.buffer, ids)
@@ -168,10 +227,10 @@ def detokenize(
 @data_app.command("describe", epilog="Example: dragoman data describe prepared/mine --batch-tokens 25000")
 def data_describe(
     prepared: Annotated[Path, typer.Argument(metavar="PREPARED", help="A folder that dragoman prepare wrote.")],
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one virtual worker's batch.")] = 4096,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens in the batch of one virtual worker.")] = 4096,
     json: Json = False,
 ) -> None:
-    """Tell what is in a prepared corpus: pairs, MB, words, lengths, coverage, and the padding to expect."""
+    """Describe a prepared corpus: pairs, MB, words, lengths, coverage, and the padding to expect."""
     from dragoman.corpus.prepared_corpus import PreparedCorpus
     from dragoman.corpus.statistics import corpus_figures, statistics_page
 
@@ -184,10 +243,10 @@ def data_describe(
 
 @data_app.command("list", epilog="Example: dragoman data list --languages en-de")
 def data_list(
-    languages: Annotated[str | None, typer.Option(help="E.g. en-de: also list what mtdata has for them.")] = None,
+    languages: Annotated[str | None, typer.Option(help="E.g. en-de: also list the datasets of mtdata.")] = None,
     json: Json = False,
 ) -> None:
-    """List corpora that can be got by name."""
+    """List corpora that `dragoman data get` can download."""
     from dataclasses import asdict
 
     from dragoman.corpus.recipes import list_corpora, parse_languages
@@ -204,10 +263,10 @@ def data_list(
 def data_get(
     name: Annotated[str, typer.Argument(help="A recipe of `dragoman data list`, or the name of an mtdata dataset.")],
     out: Annotated[Path, typer.Option(help="Folder to write into.")],
-    languages: Annotated[str | None, typer.Option(help="The direction, e.g. de-en. Default: the recipe's.")] = None,
+    languages: Annotated[str | None, typer.Option(help="Direction, e.g. de-en. Default: that of the recipe.")] = None,
     json: Json = False,
 ) -> None:
-    """Download a corpus, verify it, and write a config for `dragoman prepare`; run again, it continues."""
+    """Download a corpus, verify it, and write a config for `dragoman prepare`; run it again to continue."""
     from dataclasses import asdict
 
     from dragoman.corpus.recipes import get_recipe, parse_languages
@@ -224,10 +283,10 @@ def data_get(
 @data_app.command("builtin", epilog="Example: dragoman data builtin --out corpus --pairs 100000")
 def data_builtin(
     out: Annotated[Path, typer.Option(help="Folder to write train, dev, test and test-compositional into.")],
-    pairs: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 40_000,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
+    pairs: Annotated[int, typer.Option(min=1, help="Number of training pairs.")] = 40_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 1,
 ) -> None:
-    """Write the English-German corpus inside the package."""
+    """Write the English-German corpus that the package generates from a grammar."""
     from dragoman.builtin import write_builtin_corpus
 
     write_builtin_corpus(out, num_train=pairs, seed=seed)
@@ -237,10 +296,10 @@ def data_builtin(
 @data_app.command("reversal", epilog="Example: dragoman data reversal --out corpus")
 def data_reversal(
     out: Annotated[Path, typer.Option(help="Folder to write train, dev and test into.")],
-    pairs: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
+    pairs: Annotated[int, typer.Option(min=1, help="Number of training pairs.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 1,
 ) -> None:
-    """Write the toy task of the seeds' system: sequences of letters, to be reversed."""
+    """Write the toy task of OpenSeq2Seq: sequences of letters to reverse."""
     from dragoman.builtin.reversal import write_reversal_corpus
 
     write_reversal_corpus(out, num_train=pairs, seed=seed)

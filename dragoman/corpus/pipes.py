@@ -1,7 +1,7 @@
-"""`dragoman tokenize` and `dragoman detokenize`: text to pieces or ids and back, line by line, in bounded memory.
+"""Converts text to subwords or ids and back, line by line, for `dragoman tokenize` and `dragoman detokenize`.
 
-A line ends with "\\n" (or "\\r\\n") and nowhere else. Where ids are written, what the vocabulary lacks is lost; pieces
-keep it, so that text comes back as it was.
+A line ends only with "\\n" or "\\r\\n". Ids lose characters that are not in the vocabulary; subwords keep them, so that
+the text can be restored exactly.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,19 +10,19 @@ from typing import BinaryIO
 
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Unreadable, decode_sentence, join_lines
 from dragoman.corpus.prepared_corpus import PreparedCorpus, read_manifest
-from dragoman.corpus.tokenizer import NUM_SPECIAL_PIECES, Tokenizer
+from dragoman.corpus.tokenizer import NUM_SPECIAL_IDS, Tokenizer
 from dragoman.run.errors import UsageError, UserError
 
-MAX_PIECES_LINE_BYTES = 8 * MAX_LINE_BYTES
-"""A byte of text can become a piece like <0xE2> or an id of seven digits, and the blank after it."""
+MAX_TOKENS_LINE_BYTES = 8 * MAX_LINE_BYTES
+"""One byte of text can become a subword like <0xE2> or an id of seven digits, and the space after it."""
 BATCH_BYTES = 2**18
-"""Of lines that are encoded together: enough to keep all cores busy."""
+"""Size of a batch of lines that are encoded together: enough to keep all cores busy."""
 MAX_SHOWN_CHARACTERS = 20
 SPACE_MARK = "▁"
 
 
 def load_vocabulary(path: Path, side: str) -> Tokenizer:
-    """The tokenizer of one side of a prepared folder, or the one in a model file."""
+    """Loads the tokenizer of one side of a prepared folder, or the one in a model file."""
     if side not in ("source", "target"):
         raise UsageError(f"--side is {side!r}; it can be source or target.")
     if not path.is_dir():
@@ -32,56 +32,56 @@ def load_vocabulary(path: Path, side: str) -> Tokenizer:
 
 
 def tokenize_stream(tokenizer: Tokenizer, stdin: BinaryIO, stdout: BinaryIO, as_ids: bool) -> None:
-    """Writes the pieces or ids of every line, with one blank between them."""
+    """Writes the subwords or ids of every line, with one space between them."""
     if as_ids:
         _convert(stdin, stdout, MAX_LINE_BYTES, lambda lines, _: _ids_of_text(tokenizer, lines))
     else:
-        # Where the vocabulary lacks "<", "s" and ">", the text <s> becomes one piece that looks like a mark.
-        marks = frozenset(tokenizer.pieces(range(NUM_SPECIAL_PIECES)))
-        _convert(stdin, stdout, MAX_LINE_BYTES, lambda lines, _: _pieces_of_text(tokenizer, marks, lines))
+        # If the vocabulary lacks "<", "s" and ">", the text <s> becomes one subword that looks like a special token.
+        special = frozenset(tokenizer.subwords(range(NUM_SPECIAL_IDS)))
+        _convert(stdin, stdout, MAX_LINE_BYTES, lambda lines, _: _subwords_of_text(tokenizer, special, lines))
 
 
 def _ids_of_text(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
     return [" ".join(map(str, ids)) for ids in tokenizer.encode_lines(lines, num_threads=-1)]
 
 
-def _pieces_of_text(tokenizer: Tokenizer, marks: frozenset[str], lines: Sequence[str]) -> list[str]:
+def _subwords_of_text(tokenizer: Tokenizer, special: frozenset[str], lines: Sequence[str]) -> list[str]:
     return [
-        " ".join(pieces if marks.isdisjoint(pieces) else _spell_out(pieces, marks))
-        for pieces in tokenizer.encode_as_pieces(lines)
+        " ".join(subwords if special.isdisjoint(subwords) else _spell_out(subwords, special))
+        for subwords in tokenizer.encode_as_subwords(lines)
     ]
 
 
-def _spell_out(pieces: Sequence[str], marks: frozenset[str]) -> list[str]:
-    """Cuts unknown text that looks like a mark into its characters, so that it is not read as one."""
-    return [part for piece in pieces for part in (piece if piece in marks else (piece,))]
+def _spell_out(subwords: Sequence[str], special: frozenset[str]) -> list[str]:
+    """Splits unknown text that looks like a special token into its characters, so that it is not read as one."""
+    return [part for subword in subwords for part in (subword if subword in special else (subword,))]
 
 
 def detokenize_stream(tokenizer: Tokenizer, stdin: BinaryIO, stdout: BinaryIO, as_ids: bool) -> None:
-    """Writes the text of every line of pieces or ids; BOS, EOS and PAD stand for no text."""
-    every_id = range(tokenizer.num_pieces)
+    """Writes the text of every line of subwords or ids; BOS, EOS and PAD have no text."""
+    every_id = range(tokenizer.num_subwords)
     if as_ids:
-        ids = {str(piece_id): piece_id for piece_id in every_id}
-        _convert(stdin, stdout, MAX_PIECES_LINE_BYTES, lambda lines, first: _text_of_ids(tokenizer, ids, lines, first))
+        ids = {str(subword_id): subword_id for subword_id in every_id}
+        _convert(stdin, stdout, MAX_TOKENS_LINE_BYTES, lambda lines, first: _text_of_ids(tokenizer, ids, lines, first))
     else:
-        known = frozenset(tokenizer.pieces(every_id))
-        _convert(stdin, stdout, MAX_PIECES_LINE_BYTES, lambda lines, _: _text_of_pieces(tokenizer, known, lines))
+        known = frozenset(tokenizer.subwords(every_id))
+        _convert(stdin, stdout, MAX_TOKENS_LINE_BYTES, lambda lines, _: _text_of_subwords(tokenizer, known, lines))
 
 
-def _text_of_pieces(tokenizer: Tokenizer, known: frozenset[str], lines: Sequence[str]) -> list[str]:
-    pieces_of_lines = ([piece for piece in line.split(" ") if piece] for line in lines)
-    readable = (pieces if known.issuperset(pieces) else _split_marks(pieces, known) for pieces in pieces_of_lines)
-    # A byte piece can stand for a line end, which must not become one here.
-    return [join_lines(text) for text in tokenizer.decode_pieces(readable)]
+def _text_of_subwords(tokenizer: Tokenizer, known: frozenset[str], lines: Sequence[str]) -> list[str]:
+    split_lines = ([subword for subword in line.split(" ") if subword] for line in lines)
+    readable = (subwords if known.issuperset(subwords) else _split_marks(subwords, known) for subwords in split_lines)
+    # A byte subword can be a line end, which must not become one here.
+    return [join_lines(text) for text in tokenizer.decode_subwords(readable)]
 
 
-def _split_marks(pieces: Sequence[str], known: frozenset[str]) -> list[str]:
-    """Sets the space mark apart in pieces of other vocabularies, which would be shown as they are."""
-    return [part for piece in pieces for part in ([piece] if piece in known else _around_marks(piece))]
+def _split_marks(subwords: Sequence[str], known: frozenset[str]) -> list[str]:
+    """Separates the space mark in subwords of other vocabularies, which would otherwise be decoded as text."""
+    return [part for subword in subwords for part in ([subword] if subword in known else _split_mark(subword))]
 
 
-def _around_marks(piece: str) -> list[str]:
-    return [part for part in piece.replace(SPACE_MARK, f" {SPACE_MARK} ").split(" ") if part]
+def _split_mark(subword: str) -> list[str]:
+    return [part for part in subword.replace(SPACE_MARK, f" {SPACE_MARK} ").split(" ") if part]
 
 
 def _text_of_ids(tokenizer: Tokenizer, ids: Mapping[str, int], lines: Sequence[str], first_number: int) -> list[str]:
@@ -99,14 +99,14 @@ def _look_up(ids: Mapping[str, int], line: str, number: int) -> list[int]:
     raise _input_error(
         number,
         f"has {shown} where an id should be; the ids of this vocabulary are the numbers from 0 to {len(ids) - 1}",
-        "correct it, give the vocabulary it was made with, or leave out --ids",
+        "correct it, give the vocabulary it was made with, or omit --ids",
     )
 
 
 def _convert(
     stdin: BinaryIO, stdout: BinaryIO, max_line_bytes: int, convert: Callable[[list[str], int], list[str]]
 ) -> None:
-    """Reads, converts and writes batches of lines; `convert` also hears the number of its first line."""
+    """Reads, converts and writes batches of lines; `convert` also gets the number of its first line."""
     first_number = 1
     for lines in _read_batches(stdin, max_line_bytes):
         stdout.write("".join([f"{line}\n" for line in convert(lines, first_number)]).encode())
@@ -131,16 +131,16 @@ def _read_batches(stdin: BinaryIO, max_line_bytes: int) -> Iterator[list[str]]:
 
 
 def _read_lines(stdin: BinaryIO, max_line_bytes: int) -> Iterator[bytes]:
-    """Yields lines without their ends, never holding more of one than may be."""
+    """Yields lines without their line ends; never keeps more of a line in memory than its limit."""
     limit = max_line_bytes + len(b"\r\n")
     number = 0
     while raw := stdin.readline(limit):
         number += 1
-        # All of them, not one: a line that kept a "\r" would lose it on the way back.
+        # Strips every "\r", not just one: a line that kept one would lose it when it is converted back.
         content = raw.rstrip(b"\r\n")
         if len(content) > max_line_bytes or (len(raw) == limit and not raw.endswith(b"\n")):
-            reason = f"has more than the {max_line_bytes:,} bytes a line may have"
-            raise _input_error(number, reason, "split it into sentences, one a line")
+            reason = f"has more than {max_line_bytes:,} bytes, the limit for a line"
+            raise _input_error(number, reason, "split it into sentences, one per line")
         yield content
 
 

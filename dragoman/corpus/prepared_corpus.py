@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from dragoman.corpus.settings import CorpusName
-from dragoman.corpus.shards import ParallelIds, Shards, Side, check_size, map_array
+from dragoman.corpus.shards import ParallelIds, Shards, Side, StoredFile, check_size, map_array
 from dragoman.corpus.tokenizer import Tokenizer, padded_vocab_size
 from dragoman.run.errors import UserError
-from dragoman.run.files import read_json, sha256
+from dragoman.run.files import read_json
 
 FORMAT_VERSION: Final = 2
 MANIFEST_NAME = "manifest.json"
@@ -43,18 +43,6 @@ class InputRecord(_Record):
     path: str
     num_bytes: NonNegativeInt
     sha256: str
-
-
-class FileRecord(_Record):
-    """A file of the prepared corpus."""
-
-    num_bytes: NonNegativeInt
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path) -> "FileRecord":
-        """Records a file that was written."""
-        return cls(num_bytes=path.stat().st_size, sha256=sha256(path))
 
 
 class SideRecord(_Record):
@@ -127,7 +115,7 @@ class Manifest(_Record):
     bad_lines: tuple[str, ...]
     """Lines that could not be read and were skipped, each with its reason."""
     splits: dict[SplitName, SplitRecord]
-    files: dict[str, FileRecord]
+    files: dict[str, StoredFile]
 
     @property
     def fingerprint(self) -> str:

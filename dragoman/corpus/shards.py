@@ -4,33 +4,47 @@ A shard has four files, e.g. `00000.source.ids` (little-endian uint16 or uint32,
 `00000.source.offsets` (int64: sentence i is `ids[offsets[i]:offsets[i + 1]]`), and the same two for the target.
 """
 
+import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from mmap import MADV_DONTNEED, MADV_RANDOM, mmap
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from dragoman.run.errors import UserError
-from dragoman.run.files import write_aside
+from dragoman.run.files import sha256, write_aside
 
 OFFSET_DTYPE = np.dtype("<i8")
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, ...] = get_args(Side)
 IdDtype = Literal["<u2", "<u4"]
-BatchOfIds = tuple[Sequence[bytes], Sequence[bytes]]
 Ids = NDArray[np.unsignedinteger[Any]]
 
 
+class StoredFile(BaseModel):
+    """Size and hash of a file of the prepared corpus."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_bytes: NonNegativeInt
+    sha256: str
+
+    @classmethod
+    def describe(cls, path: Path) -> Self:
+        """Reads a file that was written."""
+        return cls(num_bytes=path.stat().st_size, sha256=sha256(path))
+
+
 class Shard(BaseModel):
-    """What the manifest knows about one shard: enough to tell the right size of each of its files."""
+    """Counts of one shard in the manifest; they give the size of each of its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,27 +63,27 @@ class Shards(BaseModel):
 
     @property
     def num_pairs(self) -> int:
-        """The number of pairs in all shards."""
+        """Number of pairs in all shards."""
         return sum(shard.num_pairs for shard in self.shards)
 
     @property
     def num_source_tokens(self) -> int:
-        """The number of source ids in all shards."""
+        """Number of source ids in all shards."""
         return sum(shard.num_source_tokens for shard in self.shards)
 
     @property
     def num_target_tokens(self) -> int:
-        """The number of target ids in all shards."""
+        """Number of target ids in all shards."""
         return sum(shard.num_target_tokens for shard in self.shards)
 
 
 def ids_path(folder: Path, shard_index: int, side: Side) -> Path:
-    """Where the ids of one side of one shard are stored."""
+    """File with the ids of one side of one shard."""
     return folder / f"{shard_index:05d}.{side}.ids"
 
 
 def offsets_path(folder: Path, shard_index: int, side: Side) -> Path:
-    """Where the sentence boundaries of one side of one shard are stored."""
+    """File with the sentence boundaries of one side of one shard."""
     return folder / f"{shard_index:05d}.{side}.offsets"
 
 
@@ -83,25 +97,8 @@ def check_size(path: Path, num_bytes: int) -> None:
         raise UserError(f"{path} has {found:,} bytes instead of {num_bytes:,}; prepare the corpus again.")
 
 
-class _SideWriter:
-    """Appends sentences to an ids file, and keeps their lengths."""
-
-    def __init__(self, file: IO[bytes], dtype: IdDtype) -> None:
-        self._file = file
-        self._id_bytes = np.dtype(dtype).itemsize
-        self._lengths = [np.zeros(0, np.int64)]
-
-    def append(self, sentences: Sequence[bytes]) -> None:
-        num_bytes = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-        self._lengths.append(num_bytes // self._id_bytes)
-        self._file.write(b"".join(sentences))
-
-    def offsets(self) -> NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum(np.concatenate(self._lengths))])
-
-
 def pack_ids(sentences: Sequence[Sequence[int]], dtype: IdDtype) -> list[bytes]:
-    """The ids of each sentence as they are stored."""
+    """Packs the ids of each sentence into the bytes that a shard stores."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     packed = np.fromiter(chain.from_iterable(sentences), dtype=dtype, count=int(lengths.sum())).tobytes()
     ends = (np.cumsum(lengths) * np.dtype(dtype).itemsize).tolist()
@@ -109,28 +106,51 @@ def pack_ids(sentences: Sequence[Sequence[int]], dtype: IdDtype) -> list[bytes]:
 
 
 def id_dtype(vocab_size: int) -> IdDtype:
-    """Two bytes an id where they are enough, else four; `vocab_size` is the larger of both sides' sizes."""
+    """Chooses two bytes per id if they are enough, else four; `vocab_size` is the larger of the two sides."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
-def write_shard(folder: Path, index: int, batches: Iterable[BatchOfIds], dtype: IdDtype) -> Shard:
-    """Writes the four files of one shard, a batch of packed (sources, targets) after the other."""
-    with (
-        write_aside(ids_path(folder, index, "source")) as source_file,
-        write_aside(ids_path(folder, index, "target")) as target_file,
-    ):
-        source, target = _SideWriter(source_file, dtype), _SideWriter(target_file, dtype)
-        for source_ids, target_ids in batches:
-            source.append(source_ids)
-            target.append(target_ids)
-    source_offsets, target_offsets = source.offsets(), target.offsets()
-    _write_offsets(offsets_path(folder, index, "source"), source_offsets)
-    _write_offsets(offsets_path(folder, index, "target"), target_offsets)
-    return Shard(
-        num_pairs=len(source_offsets) - 1,
-        num_source_tokens=int(source_offsets[-1]),
-        num_target_tokens=int(target_offsets[-1]),
+@dataclass(frozen=True)
+class WrittenSide:
+    """One side of a shard that was written: its sentences measured, and its two files by name."""
+
+    lengths: NDArray[np.int64]
+    """Number of ids of each sentence."""
+    id_counts: NDArray[np.int64]
+    """How often each id occurs, from 0 to the largest one."""
+    files: dict[str, StoredFile]
+
+
+def write_shard(
+    folder: Path, index: int, sources: Sequence[bytes], targets: Sequence[bytes], dtype: IdDtype
+) -> tuple[Shard, WrittenSide, WrittenSide]:
+    """Writes the four files of one shard from the packed ids of its sentences."""
+    source = _write_side(folder, index, "source", sources, dtype)
+    target = _write_side(folder, index, "target", targets, dtype)
+    shard = Shard(
+        num_pairs=len(sources),
+        num_source_tokens=int(source.lengths.sum()),
+        num_target_tokens=int(target.lengths.sum()),
     )
+    return shard, source, target
+
+
+def _write_side(folder: Path, index: int, side: Side, sentences: Sequence[bytes], dtype: IdDtype) -> WrittenSide:
+    packed = b"".join(sentences)
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences)) // np.dtype(dtype).itemsize
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(OFFSET_DTYPE).tobytes()
+    contents = {ids_path(folder, index, side): packed, offsets_path(folder, index, side): offsets}
+    return WrittenSide(
+        lengths,
+        np.bincount(np.frombuffer(packed, dtype)),
+        {path.name: _write_file(path, content) for path, content in contents.items()},
+    )
+
+
+def _write_file(path: Path, content: bytes) -> StoredFile:
+    with write_aside(path) as file:
+        file.write(content)
+    return StoredFile(num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def shard_files(folder: Path, index: int) -> list[Path]:
@@ -138,14 +158,9 @@ def shard_files(folder: Path, index: int) -> list[Path]:
     return [path(folder, index, side) for side in SIDES for path in (ids_path, offsets_path)]
 
 
-def _write_offsets(path: Path, offsets: NDArray[np.int64]) -> None:
-    with write_aside(path) as file:
-        file.write(offsets.astype(OFFSET_DTYPE).tobytes())
-
-
 @dataclass(frozen=True)
-class _Side:
-    """One side of one shard; its two files are mapped when it is first read."""
+class _MappedSide:
+    """One side of one shard; its two files are mapped when they are first read."""
 
     ids_file: Path
     offsets_file: Path
@@ -173,13 +188,13 @@ class _Side:
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         lengths = self.offsets[indices + 1] - self.offsets[indices]
-        # Each page touched maps its neighbours: without this, 45 million pairs show as 700 MB of this process.
+        # Each page read maps its neighbours: without this, 45 million pairs show as 700 MB of this process.
         _advise(self.offsets, MADV_DONTNEED)
         return lengths
 
 
 def map_array(path: Path, dtype: np.dtype[Any], num_items: int) -> NDArray[Any]:
-    """Maps a file; its pages are shared by all processes that read it, and read when they are touched."""
+    """Maps a file; its pages are read when they are used and shared by all processes."""
     if num_items == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype=dtype)
     try:
@@ -189,15 +204,15 @@ def map_array(path: Path, dtype: np.dtype[Any], num_items: int) -> NDArray[Any]:
 
 
 def _advise(mapped: NDArray[Any], advice: int) -> None:
-    """Tells the system how a mapped file is read; its content stays what it is."""
+    """Tells the operating system how a mapped file will be read."""
     file: object = mapped.base
     if isinstance(file, mmap):
         file.madvise(advice)
 
 
-def _side(folder: Path, index: int, side: Side, dtype: str, shard: Shard) -> _Side:
+def _open_side(folder: Path, index: int, side: Side, dtype: str, shard: Shard) -> _MappedSide:
     num_tokens = shard.num_source_tokens if side == "source" else shard.num_target_tokens
-    return _Side(
+    return _MappedSide(
         ids_path(folder, index, side),
         offsets_path(folder, index, side),
         np.dtype(dtype),
@@ -206,24 +221,24 @@ def _side(folder: Path, index: int, side: Side, dtype: str, shard: Shard) -> _Si
     )
 
 
-def _all_lengths(sides: Sequence[_Side]) -> NDArray[np.int32]:
+def _all_lengths(sides: Sequence[_MappedSide]) -> NDArray[np.int32]:
     return np.concatenate([np.zeros(0, np.int32), *(np.diff(side.offsets).astype(np.int32) for side in sides)])
 
 
 class ParallelIds:
-    """One split of a prepared corpus; opening it reads nothing but file sizes."""
+    """One split of a prepared corpus; opening it reads only file sizes."""
 
-    def __init__(self, sources: Sequence[_Side], targets: Sequence[_Side]) -> None:
+    def __init__(self, sources: Sequence[_MappedSide], targets: Sequence[_MappedSide]) -> None:
         self._sources = sources
         self._targets = targets
         self._first_pairs = [0, *accumulate(side.num_pairs for side in sources)]
 
     @classmethod
-    def open(cls, folder: Path, shards: Shards, first_index: int = 0) -> "ParallelIds":
-        """Opens all shards of a split; a missing or cut-off file is found now and not as a crash later."""
-        numbered = list(enumerate(shards.shards, start=first_index))
-        sources = [_side(folder, index, "source", shards.dtype, shard) for index, shard in numbered]
-        targets = [_side(folder, index, "target", shards.dtype, shard) for index, shard in numbered]
+    def open(cls, folder: Path, shards: Shards) -> "ParallelIds":
+        """Opens all shards of a split; a missing or cut-off file is an error here and not a crash later."""
+        numbered = list(enumerate(shards.shards))
+        sources = [_open_side(folder, index, "source", shards.dtype, shard) for index, shard in numbered]
+        targets = [_open_side(folder, index, "target", shards.dtype, shard) for index, shard in numbered]
         for side in (*sources, *targets):
             side.check_sizes()
         return cls(sources, targets)
@@ -233,21 +248,21 @@ class ParallelIds:
 
     @property
     def num_pairs(self) -> int:
-        """The number of sentence pairs."""
+        """Number of sentence pairs."""
         return self._first_pairs[-1]
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32]:
-        """The number of ids of every source sentence, without EOS; for splits that fit in memory."""
+        """Number of ids of every source sentence, without EOS; for splits that fit in memory."""
         return _all_lengths(self._sources)
 
     @cached_property
     def target_lengths(self) -> NDArray[np.int32]:
-        """The number of ids of every target sentence, without EOS; for splits that fit in memory."""
+        """Number of ids of every target sentence, without EOS; for splits that fit in memory."""
         return _all_lengths(self._targets)
 
     def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of source and target ids of some pairs, without EOS; reads no more than it must."""
+        """Number of source and of target ids of the given pairs, without EOS; reads only their offsets."""
         shards = self._shards_of(indices)
         source, target = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
         for shard in np.unique(shards):
@@ -258,12 +273,12 @@ class ParallelIds:
         return source, target
 
     def source(self, index: int) -> Ids:
-        """The ids of one source sentence, as a view into the file."""
+        """Ids of one source sentence, as a view into the file."""
         shard, index_in_shard = self._locate(index)
         return self._sources[shard].sentence(index_in_shard)
 
     def target(self, index: int) -> Ids:
-        """The ids of one target sentence, as a view into the file."""
+        """Ids of one target sentence, as a view into the file."""
         shard, index_in_shard = self._locate(index)
         return self._targets[shard].sentence(index_in_shard)
 
@@ -273,7 +288,7 @@ class ParallelIds:
         return np.searchsorted(self._first_pairs, indices, side="right") - 1
 
     def _locate(self, index: int) -> tuple[int, int]:
-        """The shard that holds a pair, and the pair's place in it."""
+        """Returns the shard that holds a pair, and the position of the pair in it."""
         if not 0 <= index < self.num_pairs:
             raise IndexError(f"pair {index} of {self.num_pairs}")
         shard = bisect_right(self._first_pairs, index) - 1

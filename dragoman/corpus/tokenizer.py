@@ -1,7 +1,7 @@
-"""Encoding text many times as fast as SentencePiece alone: each different word is encoded once and remembered.
+"""The tokenizer (a SentencePiece model), and an encoder that is many times as fast because it remembers words.
 
-No piece of a vocabulary of ours reaches across a blank, so a line's pieces are those of its words, one after the
-other. Where a vocabulary has other pieces, or the two ways ever differ on the text at hand, SentencePiece does it all.
+No subword of our vocabularies contains a blank between words, so the subwords of a line are those of its words. If a
+vocabulary has other subwords, or the encoder and SentencePiece differ on the text, SentencePiece encodes all of it.
 """
 
 import io
@@ -26,8 +26,8 @@ PAD_ID = 0
 EOS_ID = 1
 BOS_ID = 2
 UNK_ID = 3
-NUM_SPECIAL_PIECES = 4
-NUM_BYTE_PIECES = 256
+NUM_SPECIAL_IDS = 4
+NUM_BYTE_SUBWORDS = 256
 BLANK = "▁"
 RESERVED_CHARACTERS = "▁▅"
 """SentencePiece's own marks for a blank and for the unknown: a line that holds one would not come back as it was."""
@@ -39,27 +39,27 @@ LOG_ERRORS_ONLY = 2
 
 
 class VocabularyTooLarge(UserError):  # noqa: N818 - reads as the sentence it is
-    """The text has fewer different pieces than were asked for."""
+    """The text has fewer different subwords than were asked for."""
 
     def __init__(self, asked: int, largest: int) -> None:
         self.asked, self.largest = asked, largest
         super().__init__(
-            f"A vocabulary of {asked} pieces was asked for, but this text gives at most {largest}; "
+            f"A vocabulary of {asked} subwords was asked for, but this text gives at most {largest}; "
             f"use --vocab-size {largest} or less."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # It comes from another process, where exceptions are made anew.
+        # Needed to send it from a worker process.
         return type(self), (self.asked, self.largest)
 
 
 class VocabularyTooSmall(UserError):  # noqa: N818 - reads as the sentence it is
-    """The text has more different characters than pieces were asked for."""
+    """The text has more different characters than subwords were asked for."""
 
     def __init__(self, asked: int, smallest: int) -> None:
         self.asked, self.smallest = asked, smallest
         super().__init__(
-            f"A vocabulary of {asked} pieces was asked for, but the different characters of this text alone need "
+            f"A vocabulary of {asked} subwords was asked for, but the different characters of this text alone need "
             f"{smallest}; use --vocab-size {smallest} or more, or --byte-fallback with a --character-coverage below 1."
         )
 
@@ -67,20 +67,20 @@ class VocabularyTooSmall(UserError):  # noqa: N818 - reads as the sentence it is
         return type(self), (self.asked, self.smallest)
 
 
-def padded_vocab_size(num_pieces: int) -> int:
-    """Rounds up to a multiple of 8, the width matrix units work in; the ids added stand for no text."""
-    return -(-num_pieces // 8) * 8
+def padded_vocab_size(num_subwords: int) -> int:
+    """Rounds up to a multiple of 8, which matrix units need; the added ids stand for no text."""
+    return -(-num_subwords // 8) * 8
 
 
 @dataclass(frozen=True)
 class TokenizerDesign:
-    """What a tokenizer is like, besides its size."""
+    """Settings of a tokenizer besides its size."""
 
     kind: Literal["bpe", "unigram"] = "bpe"
     byte_fallback: bool = False
     character_coverage: float = 1.0
     symbols: tuple[str, ...] = ()
-    """Strings that always are one piece, e.g. tags."""
+    """Strings that are always one subword, e.g. tags."""
 
 
 PLAIN_BPE = TokenizerDesign()
@@ -89,9 +89,9 @@ PLAIN_BPE = TokenizerDesign()
 def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesign = PLAIN_BPE) -> bytes:
     """Trains on lines (each without its end) and returns the model file's bytes, the same for the same lines."""
     model = io.BytesIO()
-    # Below these bounds SentencePiece fails before it has looked at the text, so it could not tell what would fit;
-    # far above, it spends its time on memory (8 s for 2**31 - 1) to say the same.
-    least = NUM_SPECIAL_PIECES + len(design.symbols) + (NUM_BYTE_PIECES if design.byte_fallback else 0)
+    # Below `least`, SentencePiece fails before it reads the text, so it cannot say which size would fit; far above the
+    # largest possible size, it spends seconds on memory (8 s for 2**31 - 1) before it says so.
+    least = NUM_SPECIAL_IDS + len(design.symbols) + (NUM_BYTE_SUBWORDS if design.byte_fallback else 0)
     size_to_try = min(max(vocab_size, least), MAX_VOCAB_SIZE)
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -103,7 +103,7 @@ def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesi
             character_coverage=design.character_coverage,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            split_digits=True,  # a number is copied digit by digit, so unseen numbers are no harder than seen ones
+            split_digits=True,  # numbers are copied digit by digit, so that unseen ones are no harder
             byte_fallback=design.byte_fallback,
             user_defined_symbols=list(design.symbols),
             pad_id=PAD_ID,
@@ -120,7 +120,7 @@ def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesi
 
 
 def _explain_training_failure(message: str, vocab_size: int) -> UserError:
-    """Turns SentencePiece's own words into an error that says what to do."""
+    """Turns SentencePiece's message into an error that says what to do."""
     if too_high := re.search(r"set it to a value <= (\d+)", message):
         return VocabularyTooLarge(vocab_size, int(too_high[1]))
     if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
@@ -135,7 +135,7 @@ class Tokenizer:
 
     def __init__(self, model: bytes) -> None:
         """Takes the bytes of a model file; anything else is a ValueError."""
-        if not model:  # SentencePiece takes nothing for a model and fails at the first use
+        if not model:  # SentencePiece accepts an empty model and fails at its first use
             raise ValueError("the model is empty")
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -145,7 +145,7 @@ class Tokenizer:
         if ids != (PAD_ID, EOS_ID, BOS_ID, UNK_ID):
             raise ValueError(f"its ids of PAD, EOS, BOS and UNK are {ids} instead of (0, 1, 2, 3)")
         self._model = model
-        self.num_pieces: int = self._processor.get_piece_size()
+        self.num_subwords: int = self._processor.get_piece_size()
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -158,82 +158,82 @@ class Tokenizer:
             raise UserError(f"{path} is damaged or no tokenizer of this program: {problem}.") from None
 
     def save(self, path: Path) -> None:
-        """Writes the model file, whole or not at all."""
+        """Writes the model file atomically."""
         with write_aside(path) as file:
             file.write(self._model)
 
     @property
     def vocab_size(self) -> int:
-        """The number of rows an embedding needs: the pieces, padded up to a multiple of 8."""
-        return padded_vocab_size(self.num_pieces)
+        """Number of rows of the embedding: the subwords, padded to a multiple of 8."""
+        return padded_vocab_size(self.num_subwords)
 
     def encode_lines(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """The ids of each line, without BOS and EOS; -1 threads means one for each core."""
+        """Encodes lines to ids, without BOS and EOS; -1 threads means one per core."""
         ids: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=num_threads)
         return ids
 
-    def encode_as_pieces(self, lines: Sequence[str]) -> list[list[str]]:
-        """The pieces of each line, as text."""
-        pieces: list[list[str]] = self._processor.encode(list(lines), out_type=str)
-        return pieces
+    def encode_as_subwords(self, lines: Sequence[str]) -> list[list[str]]:
+        """Encodes lines to subwords."""
+        subwords: list[list[str]] = self._processor.encode(list(lines), out_type=str)
+        return subwords
 
-    def decode_pieces(self, piece_lines: Iterable[Sequence[str]]) -> list[str]:
-        """The text of each list of pieces."""
-        return [self._processor.decode_pieces(list(pieces)) for pieces in piece_lines]
-
-    @cached_property
-    def piece_bytes(self) -> NDArray[np.int64]:
-        """The UTF-8 bytes of every piece as text, by id."""
-        return np.array([len(self._processor.id_to_piece(i).encode()) for i in range(self.num_pieces)], np.int64)
+    def decode_subwords(self, subword_lines: Iterable[Sequence[str]]) -> list[str]:
+        """Decodes lists of subwords to lines."""
+        return [self._processor.decode_pieces(list(subwords)) for subwords in subword_lines]
 
     @cached_property
-    def has_pieces_across_blanks(self) -> bool:
-        """Whether a piece may reach from one word into the next, or a blank has no piece of its own."""
-        pieces = (self._processor.id_to_piece(i) for i in range(NUM_SPECIAL_PIECES, self.num_pieces))
-        return self.blank_id == UNK_ID or any(BLANK in piece[1:] for piece in pieces)
+    def subword_bytes(self) -> NDArray[np.int64]:
+        """Number of UTF-8 bytes of every subword, by id."""
+        return np.array([len(self._processor.id_to_piece(i).encode()) for i in range(self.num_subwords)], np.int64)
+
+    @cached_property
+    def has_subwords_across_blanks(self) -> bool:
+        """Whether a subword may reach from one word into the next, or a blank is not a subword."""
+        subwords = (self._processor.id_to_piece(i) for i in range(NUM_SPECIAL_IDS, self.num_subwords))
+        return self.blank_id == UNK_ID or any(BLANK in subword[1:] for subword in subwords)
 
     @property
     def blank_id(self) -> int:
-        """The piece of a blank that no word follows."""
+        """Id of a blank that no word follows."""
         return int(self._processor.piece_to_id(BLANK))
 
     def decode_lines(self, id_lines: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each list of ids; PAD, EOS, BOS and the ids that pad the vocabulary stand for no text."""
+        """Decodes lists of ids to lines; PAD, EOS, BOS and the ids that pad the vocabulary stand for no text."""
         ids_of_text = [self._ids_of_text(ids) for ids in id_lines]
-        # SentencePiece takes an empty list for one line without ids, not for no lines.
+        # SentencePiece decodes an empty list as one empty line, not as no lines.
         texts: list[str] = self._processor.decode(ids_of_text) if ids_of_text else []
         return texts
 
     def _ids_of_text(self, ids: Sequence[int]) -> list[int]:
-        return [int(piece_id) for piece_id in ids if UNK_ID <= piece_id < self.num_pieces]
+        return [int(each) for each in ids if UNK_ID <= each < self.num_subwords]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece each id stands for, special ones and padding included."""
-        return [self._piece(int(piece_id)) for piece_id in ids]
+    def subwords(self, ids: Sequence[int]) -> list[str]:
+        """Subword of each id, including special ids and those that pad the vocabulary."""
+        return [self._subword(int(each)) for each in ids]
 
-    def _piece(self, piece_id: int) -> str:
-        if self.num_pieces <= piece_id < self.vocab_size:
-            return f"<unused {piece_id}>"
-        piece: str = self._processor.id_to_piece(piece_id)
-        return piece
+    def _subword(self, subword_id: int) -> str:
+        if self.num_subwords <= subword_id < self.vocab_size:
+            return f"<unused {subword_id}>"
+        subword: str = self._processor.id_to_piece(subword_id)
+        return subword
 
 
 MAX_WORDS = 500_000
-"""Remembered at most: some 80 MB. Then all are forgotten; the frequent ones are back at once."""
+"""Largest number of remembered words, about 80 MB. Then all are forgotten; the frequent ones soon return."""
 NUM_LINES_COMPARED = 256
 
 
 class WordEncoder:
-    """Encodes lines as its tokenizer would, to ids as they are stored."""
+    """Encodes lines like its tokenizer, to the packed ids that shards store."""
 
     def __init__(self, tokenizer: Tokenizer, dtype: IdDtype) -> None:
         self.tokenizer = tokenizer
         self._dtype = dtype
         self._ids: dict[str, bytes] = {}
-        self._is_by_word = not tokenizer.has_pieces_across_blanks
+        self._is_by_word = not tokenizer.has_subwords_across_blanks
 
     def encode(self, lines: Sequence[str]) -> list[bytes]:
-        """The ids of each line, without BOS and EOS."""
+        """Encodes lines, without BOS and EOS."""
         if not self._is_by_word:
             return self._encode_whole(lines)
         words_of_lines = [line.split(" ") if line else [] for line in lines]
@@ -242,7 +242,7 @@ class WordEncoder:
         return [b"".join(map(ids_of_word, words)) for words in words_of_lines]
 
     def check(self, lines: Sequence[str]) -> None:
-        """Compares both ways on some of the text to come; if they differ, SentencePiece alone is used from now on."""
+        """Compares with SentencePiece on the first lines; after a difference, SentencePiece encodes everything."""
         sample = lines[:NUM_LINES_COMPARED]
         if self.encode(sample) != self._encode_whole(sample):
             self._is_by_word = False
@@ -250,7 +250,7 @@ class WordEncoder:
     def _learn(self, words_of_lines: Sequence[Sequence[str]]) -> None:
         if len(self._ids) > MAX_WORDS:
             self._ids.clear()
-        # Two blanks in a row, or one at an end, have an empty word between them: the piece of a blank.
+        # An empty word stands between two blanks in a row, or at a blank at an end: it is encoded as a blank.
         self._ids[""] = pack_ids([[self.tokenizer.blank_id]], self._dtype)[0]
         unknown = list(dict.fromkeys(filterfalse(self._ids.__contains__, chain.from_iterable(words_of_lines))))
         self._ids.update(zip(unknown, self._encode_whole(unknown), strict=True))

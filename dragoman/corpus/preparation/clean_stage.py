@@ -1,29 +1,29 @@
-"""Stage 1: every input is read once, in order, in blocks; each block is cleaned and sorted into buckets.
+"""Stage 1: reads every input once, in blocks; each block is cleaned and its pairs are sorted into buckets.
 
-The bucket of a pair follows from its text, so that copies of a pair meet in one shard however far apart they stood;
-where copies are wanted, it follows from the pair's place.
+The bucket of a pair is a hash of its text, so all copies of a pair meet in one shard; if duplicates are kept, it is a
+hash of the pair's position.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.corpus.cleaning.account import Account
 from dragoman.corpus.cleaning.clean import CleanBlock, Dropped, clean_block
 from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.normalisation import find_repeats, near_key
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.inputs import Input
-from dragoman.corpus.preparation.work_dir import Finished, WorkFolder, Workshop, load_sentences
+from dragoman.corpus.preparation.stage import StageContext, TaskRecord, load_sentences
+from dragoman.corpus.preparation.work_folder import TextFolder
 from dragoman.run.files import write_aside, write_json
 
 NUM_BUCKETS = 4096
-"""A shard is made of a range of buckets, so this is also the most shards there can be."""
+"""A shard is made from a range of buckets, so there are at most this many shards."""
 
 _INTEGER = np.dtype("<i8")
 
@@ -40,7 +40,7 @@ class Slice:
 def write_block_file(
     path: Path, sources: Sequence[str], targets: Sequence[str], numbers: NDArray[np.int64], buckets: NDArray[np.int64]
 ) -> int:
-    """Writes the pairs by bucket, in their order within each, and returns the bytes of text."""
+    """Writes the pairs sorted by bucket (stable) and returns the number of bytes of text."""
     order = np.argsort(buckets, kind="stable")
     lines = [f"{sources[i]}\n{targets[i]}\n".encode() for i in order]
     ends = np.cumsum([0, *map(len, lines)])
@@ -53,7 +53,7 @@ def write_block_file(
 
 
 def read_slice(path: Path, first_bucket: int, end_bucket: int) -> Slice:
-    """Reads the pairs of buckets first_bucket … end_bucket - 1, and no more than these."""
+    """Reads only the pairs of buckets first_bucket to end_bucket - 1."""
     with path.open("rb", buffering=0) as file:
 
         def read_integers(index: int, count: int) -> NDArray[np.int64]:
@@ -72,9 +72,9 @@ def read_slice(path: Path, first_bucket: int, end_bucket: int) -> Slice:
 
 @dataclass(frozen=True)
 class CleanTask:
-    """One block of one input, to be cleaned."""
+    """Cleans one block of one input."""
 
-    work: WorkFolder
+    folder: TextFolder
     index: int
     file: str
     what: str
@@ -85,12 +85,12 @@ class CleanTask:
     seed: int
 
     def place(self, index: int) -> str:
-        """Where a pair of the block stands, in words."""
+        """File and line number of a pair of the block."""
         return f"{self.file}, {self.what} {self.first_number + index}"
 
 
-class CleanedBlock(Finished):
-    """What became of a block."""
+class CleanedBlock(TaskRecord):
+    """Counts of one cleaned block."""
 
     num_read: int
     num_kept: int
@@ -98,19 +98,40 @@ class CleanedBlock(Finished):
     dropped: dict[str, Dropped]
 
 
-@dataclass(frozen=True)
+@dataclass
 class CleanedText:
-    """All training text, cleaned, in block files."""
+    """Counts of all training text after cleaning."""
 
-    num_blocks: int
-    num_pairs: int
-    num_text_bytes: int
+    num_blocks: int = 0
+    num_read: int = 0
+    num_pairs: int = 0
+    num_text_bytes: int = 0
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+
+    def add(self, block: CleanedBlock) -> None:
+        """Adds the counts of the next block."""
+        self.num_blocks += 1
+        self.num_read += block.num_read
+        self.num_pairs += block.num_kept
+        self.num_text_bytes += block.num_text_bytes
+        merge_dropped(self.dropped, block.dropped)
+
+
+def merge_dropped(total: dict[str, Dropped], more: Mapping[str, Dropped]) -> None:
+    """Adds dropped pairs by filter."""
+    for name, dropped in more.items():
+        total.setdefault(name, Dropped()).merge(dropped)
 
 
 def clean_inputs(
-    shop: Workshop, inputs: Sequence[Input], texts: Sequence[ParallelText], account: Account, seed: int
+    context: StageContext,
+    folder: TextFolder,
+    inputs: Sequence[Input],
+    texts: Sequence[ParallelText],
+    rules: Rules,
+    seed: int,
 ) -> CleanedText:
-    """Reads and cleans the training inputs, and adds what was dropped to the account."""
+    """Reads and cleans the training inputs."""
     origins: list[tuple[int, str, str]] = []
 
     def tasks() -> Iterator[CleanTask]:
@@ -118,26 +139,24 @@ def clean_inputs(
             for block in text.blocks():
                 index = len(origins)
                 origins.append((label, each.records[0].path, text.what))
-                is_done = shop.folder.cleaned(index, "json").exists()
+                is_done = folder.block(index, "json").exists()
                 yield CleanTask(
-                    shop.folder, index, each.records[0].path, text.what, block.first_number,
-                    [] if is_done else block.sources, [] if is_done else block.targets, account.rules, seed,
+                    folder, index, each.records[0].path, text.what, block.first_number,
+                    [] if is_done else block.sources, [] if is_done else block.targets, rules, seed,
                 )  # fmt: skip
 
-    num_kept = num_text_bytes = 0
-    shop.progress("reading and cleaning", 0, None)
-    for cleaned in shop.engine.map(clean_one_block, tasks()):
-        account.add(cleaned.num_read, cleaned.dropped)
-        num_kept += cleaned.num_kept
-        num_text_bytes += cleaned.num_text_bytes
-        shop.progress("reading and cleaning", account.num_read, _expected_pairs(texts))
-    write_json(shop.folder.blocks, origins, is_durable=False)
-    return CleanedText(len(origins), num_kept, num_text_bytes)
+    cleaned = CleanedText()
+    context.progress("reading and cleaning", 0, None)
+    for block in context.engine.map(clean_one_block, tasks()):
+        cleaned.add(block)
+        context.progress("reading and cleaning", cleaned.num_read, _expected_pairs(texts))
+    write_json(folder.block_origins, origins, is_durable=False)
+    return cleaned
 
 
 def clean_one_block(task: CleanTask) -> CleanedBlock:
-    """A piece of work: cleans a block and writes it sorted into buckets."""
-    record_path = task.work.cleaned(task.index, "json")
+    """Runs a task: cleans a block and writes it sorted into buckets."""
+    record_path = task.folder.block(task.index, "json")
     if record_path.exists():
         return CleanedBlock.load(record_path)
     block = clean_block(task.sources, task.targets, task.rules, task.place)
@@ -145,7 +164,7 @@ def clean_one_block(task: CleanTask) -> CleanedBlock:
     _drop_repeats(block, task)
     numbers = task.first_number + np.array(block.indices, dtype=np.int64)
     buckets = _buckets(block, task)
-    num_bytes = write_block_file(task.work.cleaned(task.index, "pairs"), block.sources, block.targets, numbers, buckets)
+    num_bytes = write_block_file(task.folder.block(task.index, "pairs"), block.sources, block.targets, numbers, buckets)
     cleaned = CleanedBlock(
         num_read=len(task.sources), num_kept=len(block.sources), num_text_bytes=num_bytes, dropped=block.dropped
     )
@@ -154,16 +173,16 @@ def clean_one_block(task: CleanTask) -> CleanedBlock:
 
 
 def _drop_overlap(block: CleanBlock, task: CleanTask) -> None:
-    """Finds pairs that share a sentence with the given dev and test sets; drops them if that filter is on."""
-    given = load_sentences(task.work.given_sentences)
-    found = [i for i, pair in enumerate(zip(block.sources, block.targets, strict=True)) if given.share(*pair)]
+    """Counts pairs that share a sentence with the given dev and test sets; drops them if that filter is on."""
+    given = load_sentences(task.folder.given_sentences)
+    found = [i for i, pair in enumerate(zip(block.sources, block.targets, strict=True)) if given.has_either(*pair)]
     block.count("overlap", found, task.place)
     if task.rules.overlap:
         block.remove(found)
 
 
 def _drop_repeats(block: CleanBlock, task: CleanTask) -> None:
-    """Drops copies within the block already, so that no shard can overflow with them."""
+    """Drops copies within the block, so that no shard grows too large with them."""
     found = find_repeats(block.sources, block.targets, task.rules)
     for name, indices in found.items():
         block.count(name, indices, task.place)
@@ -186,7 +205,7 @@ def _bucket_texts(block: CleanBlock, task: CleanTask) -> Iterable[str]:
 
 
 def _expected_pairs(texts: Sequence[ParallelText]) -> int | None:
-    """How many pairs there will be, judged by the share of all bytes that was read; None before anything was."""
+    """Estimates the number of pairs from the fraction of bytes read so far; None before the first byte."""
     share = sum(text.num_bytes_read for text in texts) / max(1, sum(text.num_bytes for text in texts))
     num_read = sum(text.num_read for text in texts)
     return max(num_read, round(num_read / share)) if share > 0 else None

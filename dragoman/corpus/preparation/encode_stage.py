@@ -1,6 +1,6 @@
-"""Stage 5: text to ids, shard by shard, with everything about them that a manifest tells."""
+"""Stage 5: encodes the text shard by shard, and measures it on the way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,142 +12,132 @@ from pydantic import BaseModel
 from dragoman.corpus.cleaning.clean import Dropped
 from dragoman.corpus.preparation.hold_out_stage import with_tag
 from dragoman.corpus.preparation.shuffle_stage import LABEL_DTYPE, read_lines
-from dragoman.corpus.preparation.work_dir import Finished, WorkFolder, load_sentences
-from dragoman.corpus.prepared_corpus import FileRecord, SplitName
-from dragoman.corpus.shards import (
-    BatchOfIds,
-    IdDtype,
-    ParallelIds,
-    Shard,
-    Shards,
-    Side,
-    ids_path,
-    shard_files,
-    write_shard,
-)
+from dragoman.corpus.preparation.stage import TaskRecord, load_sentences
+from dragoman.corpus.preparation.work_folder import ShardsFolder
+from dragoman.corpus.prepared_corpus import SplitName
+from dragoman.corpus.shards import IdDtype, Shard, Side, StoredFile, WrittenSide, write_shard
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer, WordEncoder
 from dragoman.run.files import write_aside
 
-PAIRS_PER_BATCH = 4096
+LINES_PER_CALL = 4096
 COUNT_DTYPE = np.dtype("<i8")
 
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """One shard of text, to be encoded."""
+    """Encodes one shard of text."""
 
-    work: WorkFolder
+    folder: ShardsFolder
     split: SplitName
     index: int
     source_text: Path
     target_text: Path
     labels: Path | None
-    """The input of each pair; None for dev and test, whose text has its tags already."""
+    """File with the input of each pair; None for dev and test, whose text already has its tags."""
     tags: tuple[str | None, ...]
     tokenizers: tuple[Path, Path]
     dtype: IdDtype
 
 
 class EncodedSide(BaseModel):
-    """One side of a shard, measured."""
+    """Measurements of one side of a shard."""
 
     num_bytes: int
     num_words: int
-    num_piece_bytes: int
+    num_subword_bytes: int
     num_unknown: int
     length_counts: list[int]
-    """Sentences by their number of pieces, from 0 on."""
+    """Number of sentences by number of subwords, from 0."""
 
 
-class EncodedShard(Finished):
-    """What the manifest needs to know about one shard."""
+class EncodedShard(TaskRecord):
+    """Measurements of one shard, for the manifest."""
 
     shard: Shard
     source: EncodedSide
     target: EncodedSide
     longer_length_counts: list[int]
     held_out: Dropped
-    """Pairs left out because they share a sentence with a set that was held out, its own pairs included."""
-    files: dict[str, FileRecord]
+    """Pairs left out because they share a sentence with a held-out set, the pairs of the set included."""
+    files: dict[str, StoredFile]
 
 
 def encode_one_shard(task: EncodeTask) -> EncodedShard:
-    """A piece of work: encodes a shard, writes its ids, and measures it."""
-    record_path = task.work.encoded(task.split, task.index, "json")
+    """Runs a task: encodes a shard, writes its ids, and measures it."""
+    record_path = task.folder.encoded(task.split, task.index, "json")
     if record_path.exists():
         return EncodedShard.load(record_path)
     sources, targets, held_out = _read_text(task)
-    encoders = _load_encoder(task.tokenizers[0], task.dtype), _load_encoder(task.tokenizers[1], task.dtype)
-    folder = task.work.corpus / task.split
-    shard = write_shard(folder, task.index, _encode(sources, targets, encoders), task.dtype)
-    ids = ParallelIds.open(folder, Shards(dtype=task.dtype, shards=(shard,)), first_index=task.index)
+    source_encoder, target_encoder = (_load_encoder(path, task.dtype) for path in task.tokenizers)
+    shard, source, target = write_shard(
+        task.folder.corpus / task.split,
+        task.index,
+        _encode(sources, source_encoder),
+        _encode(targets, target_encoder),
+        task.dtype,
+    )
     encoded = EncodedShard(
         shard=shard,
-        source=_measure(task, "source", sources, ids.source_lengths, encoders[0].tokenizer),
-        target=_measure(task, "target", targets, ids.target_lengths, encoders[1].tokenizer),
-        longer_length_counts=np.bincount(np.maximum(ids.source_lengths, ids.target_lengths)).tolist(),
+        source=_measure(task, "source", sources, source, source_encoder.tokenizer),
+        target=_measure(task, "target", targets, target, target_encoder.tokenizer),
+        longer_length_counts=np.bincount(np.maximum(source.lengths, target.lengths)).tolist(),
         held_out=held_out,
-        files={
-            path.relative_to(task.work.corpus).as_posix(): FileRecord.of(path)
-            for path in shard_files(folder, task.index)
-        },
+        files={f"{task.split}/{name}": file for name, file in (source.files | target.files).items()},
     )
     encoded.save(record_path)
     return encoded
 
 
 def _read_text(task: EncodeTask) -> tuple[list[str], list[str], Dropped]:
-    """The text of the shard, with tags, and without what shares a sentence with the sets that were held out."""
-    sources, targets, held_out = read_lines(task.source_text), read_lines(task.target_text), Dropped()
+    """Reads the text of the shard, adds tags, and drops pairs that share a sentence with the held-out sets."""
+    sources, targets, dropped = read_lines(task.source_text), read_lines(task.target_text), Dropped()
     if task.labels is None:
-        return sources, targets, held_out
+        return sources, targets, dropped
     labels = np.fromfile(task.labels, LABEL_DTYPE)
-    apart = load_sentences(task.work.held_out_sentences)
+    held_out = load_sentences(task.folder.held_out_sentences)
     is_kept = np.ones(len(sources), bool)
     for index, pair in enumerate(zip(sources, targets, strict=True)):
-        if apart.share(*pair):
+        if held_out.has_either(*pair):
             is_kept[index] = False
-            if apart.share_both(*pair):
-                held_out.num_pairs += 1
+            if held_out.has_both(*pair):
+                dropped.num_pairs += 1
             else:
-                held_out.count(*pair, index, lambda _: "training text")
+                dropped.count(*pair, index, lambda _: "training text")
     kept = np.flatnonzero(is_kept).tolist()
-    with write_aside(task.work.encoded(task.split, task.index, "labels"), is_durable=False) as file:
+    with write_aside(task.folder.encoded(task.split, task.index, "labels"), is_durable=False) as file:
         file.write(labels[kept].tobytes())
     tags = [task.tags[label] for label in labels[kept].tolist()]
     tagged = [with_tag(sources[i], tag) for i, tag in zip(kept, tags, strict=True)]
-    return tagged, [targets[i] for i in kept], held_out
+    return tagged, [targets[i] for i in kept], dropped
 
 
-def _encode(
-    sources: Sequence[str], targets: Sequence[str], encoders: tuple[WordEncoder, WordEncoder]
-) -> Iterator[BatchOfIds]:
-    encoders[0].check(sources)
-    encoders[1].check(targets)
-    for begin in range(0, len(sources), PAIRS_PER_BATCH):
-        batch = slice(begin, begin + PAIRS_PER_BATCH)
-        yield encoders[0].encode(sources[batch]), encoders[1].encode(targets[batch])
+def _encode(lines: Sequence[str], encoder: WordEncoder) -> list[bytes]:
+    encoder.check(lines)
+    encoded: list[bytes] = []
+    for begin in range(0, len(lines), LINES_PER_CALL):
+        encoded += encoder.encode(lines[begin : begin + LINES_PER_CALL])
+    return encoded
 
 
 def _measure(
-    task: EncodeTask, side: Side, lines: Sequence[str], lengths: NDArray[np.int32], tokenizer: Tokenizer
+    task: EncodeTask, side: Side, lines: Sequence[str], written: WrittenSide, tokenizer: Tokenizer
 ) -> EncodedSide:
-    ids = np.fromfile(ids_path(task.work.corpus / task.split, task.index, side), task.dtype)
-    counts = np.bincount(ids, minlength=tokenizer.num_pieces)
-    with write_aside(task.work.encoded(task.split, task.index, f"{side}.counts"), is_durable=False) as file:
-        file.write(counts.astype(COUNT_DTYPE).tobytes())
+    counts: NDArray[np.int64] = np.zeros(tokenizer.num_subwords, COUNT_DTYPE)
+    counts[: len(written.id_counts)] = written.id_counts
+    with write_aside(task.folder.encoded(task.split, task.index, f"{side}.counts"), is_durable=False) as file:
+        file.write(counts.tobytes())
     text = "\n".join(lines)
     return EncodedSide(
         num_bytes=len(text.encode()) + min(1, len(lines)),
         num_words=text.count(" ") + sum(map(bool, lines)),
-        # A blank or a line end after every piece, and a line end on its own where a line has no piece.
-        num_piece_bytes=int(counts @ tokenizer.piece_bytes) + len(ids) + int((lengths == 0).sum()),
+        # A blank or a line end after every subword, and a line end of its own for a line without subwords.
+        num_subword_bytes=int(counts @ tokenizer.subword_bytes + counts.sum() + (written.lengths == 0).sum()),
         num_unknown=int(counts[UNK_ID]),
-        length_counts=np.bincount(lengths).tolist(),
+        length_counts=np.bincount(written.lengths).tolist(),
     )
 
 
 @lru_cache(maxsize=2)
 def _load_encoder(path: Path, dtype: IdDtype) -> WordEncoder:
-    """Kept from shard to shard with all the words it has learned."""
+    """Loads an encoder once per process, so that it remembers words from shard to shard."""
     return WordEncoder(Tokenizer.load(path), dtype)

@@ -1,7 +1,10 @@
-"""Who does the tasks of a preparation: this process, a pool of processes, or Ray."""
+"""Runs the tasks of a preparation: in this process, in a pool of processes, or on a Ray cluster."""
 
+import logging
 import multiprocessing
+import os
 import signal
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,46 +20,61 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 SMALL_BYTES = 2 * 2**20
-"""Less text than this is prepared before a pool of processes has started."""
+"""Less text than this is prepared before a pool of processes would have started."""
+RAY_ANSWER_SECONDS = 10
 
 
-class Interrupted(UserError):  # noqa: N818 - what it is
-    """Not the input's fault: the same command would continue where this one stopped."""
+class Interrupted(UserError):  # noqa: N818 - names what happened
+    """The preparation stopped for a reason outside the input; the same command continues it."""
 
 
 class Engine(Protocol):
-    """Does pieces of work, perhaps many at once."""
+    """Runs tasks, perhaps several at a time."""
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yields the results in the order of the tasks, and draws tasks only as fast as they are done."""
+        """Yields the results in the order of the tasks; takes a new task only when another is done."""
 
 
 @contextmanager
 def open_engine(name: EngineName, num_processes: int | None, num_input_bytes: int) -> Iterator[Engine]:
-    """The engine for this much text; its processes end with the block."""
+    """Opens the engine for this amount of text; its processes end with the block."""
     num_processes = num_processes or num_cores()
     if name == "ray":
-        from dragoman.corpus.preparation.ray_engine import open_ray
-
-        with open_ray() as engine:
-            yield engine
+        with _open_ray() as cluster:
+            yield cluster
     elif num_processes == 1 or num_input_bytes < SMALL_BYTES:
         yield OwnProcess()
     else:
-        with _open_pool(num_processes) as engine:
-            yield engine
+        with _open_pool(num_processes) as pool:
+            yield pool
+
+
+def in_order(
+    submit: Callable[[Task], Any], result: Callable[[Any], Result], tasks: Iterable[Task], num_in_flight: int
+) -> Iterator[Result]:
+    """Submits tasks and yields their results in order, with at most `num_in_flight` tasks submitted at a time."""
+    waiting: deque[Any] = deque()
+    for task in tasks:
+        waiting.append(submit(task))
+        if len(waiting) >= num_in_flight:
+            yield result(waiting.popleft())
+    while waiting:
+        yield result(waiting.popleft())
 
 
 class OwnProcess:
-    """Does one piece after the other, here."""
+    """Runs one task after the other in this process."""
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Does each task when its result is asked for."""
+        """Runs each task when its result is asked for."""
         return map(function, tasks)
 
 
+# --- a pool of processes
+
+
 class ProcessPool:
-    """Does pieces in worker processes of this machine."""
+    """Runs tasks in worker processes on this machine."""
 
     def __init__(self, pool: ProcessPoolExecutor, num_processes: int) -> None:
         self._pool = pool
@@ -73,12 +91,12 @@ class ProcessPool:
             )
         except BrokenProcessPool:
             raise Interrupted(
-                "A worker process of the preparation died, perhaps for lack of memory. "
+                "A worker process of the preparation died, perhaps because memory ran out. "
                 "Run the same command again to continue, with fewer --processes."
             ) from None
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> "Future[Result]":
-        """Submits with Ctrl-C held back: a process that is born here must not meet it before it knows to ignore it."""
+        """Submits with SIGINT blocked, because a process started here must not get it before it ignores it."""
         mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return self._pool.submit(function, task)
@@ -86,29 +104,16 @@ class ProcessPool:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
 
-def in_order(
-    submit: Callable[[Task], Any], result: Callable[[Any], Result], tasks: Iterable[Task], num_in_flight: int
-) -> Iterator[Result]:
-    """Submits tasks and yields their results in order, with no more than so many not yet taken."""
-    waiting: deque[Any] = deque()
-    for task in tasks:
-        waiting.append(submit(task))
-        if len(waiting) >= num_in_flight:
-            yield result(waiting.popleft())
-    while waiting:
-        yield result(waiting.popleft())
-
-
 @contextmanager
 def _open_pool(num_processes: int) -> Iterator[ProcessPool]:
-    # Spawned, not forked: a fork would copy whatever threads and locks the caller has.
+    # Spawned, not forked: a fork would copy the threads and locks of the caller.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_worker)
     others = set(multiprocessing.active_children())
     try:
         yield ProcessPool(pool, num_processes)
     except BaseException:
-        # What is half done is not waited for: training a tokenizer takes minutes, and every piece can be made again.
+        # Running tasks are not waited for: training a tokenizer takes minutes, and every task can be repeated.
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
         raise
@@ -117,6 +122,63 @@ def _open_pool(num_processes: int) -> Iterator[ProcessPool]:
 
 
 def _begin_worker() -> None:
-    """Ctrl-C is the parent's to handle: it stops the pool, and what is done stays done."""
+    """Ignores Ctrl-C: the parent handles it and stops the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
+
+
+# --- Ray, which is an optional dependency
+
+
+class RayCluster:
+    """Runs tasks on a Ray cluster that is already running, each on one core of any machine."""
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Keeps every core of the cluster busy, with one more task waiting for each."""
+        import ray
+
+        remote = ray.remote(num_cpus=1)(function)
+        num_in_flight = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+        try:
+            take: Callable[[Any], Result] = ray.get
+            yield from in_order(remote.remote, take, tasks, num_in_flight)
+        except ray.exceptions.RayTaskError as problem:
+            if isinstance(problem.cause, UserError):
+                raise problem.cause from None
+            raise
+        except ray.exceptions.RayError as problem:
+            raise Interrupted(f"The Ray cluster failed: {problem}. Run the same command again to continue.") from None
+
+
+@contextmanager
+def _open_ray() -> Iterator[RayCluster]:
+    """Connects to the cluster that RAY_ADDRESS names, or else to the one this machine belongs to."""
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--engine ray needs Ray: pip install 'dragoman[ray]'.") from None
+    was_connected = ray.is_initialized()
+    if not was_connected:
+        try:
+            _require_answer(os.environ.get("RAY_ADDRESS", ""))
+            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as problem:
+            raise UserError(
+                f"No Ray cluster was found ({problem}). Start one with `ray start --head`, or name it in RAY_ADDRESS."
+            ) from None
+    try:
+        yield RayCluster()
+    finally:
+        if not was_connected:
+            ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises a ConnectionError if nothing listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=RAY_ANSWER_SECONDS).close()
+    except OSError as problem:
+        raise ConnectionError(f"nothing answers at {address}: {problem}") from None

@@ -1,4 +1,4 @@
-"""Stage 3: dev and test sets, as given or held out of the training text, sharing no sentence with it or each other."""
+"""Stage 3: dev and test sets, as given or held out of the training text; no two splits share a sentence."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.inputs import Input
 from dragoman.corpus.preparation.shuffle_stage import LABEL_DTYPE, ShuffledShard, read_lines
-from dragoman.corpus.preparation.work_dir import Say, Sentences, WorkFolder, Workshop
+from dragoman.corpus.preparation.stage import Say, SentenceSet, StageContext
+from dragoman.corpus.preparation.work_folder import TextFolder
 from dragoman.corpus.prepared_corpus import SplitWithText
 from dragoman.run.errors import UserError
 
@@ -21,7 +22,7 @@ HELD_OUT_SHARE = 0.02
 
 @dataclass
 class SmallSplit:
-    """A dev or test set: small enough to be held in memory."""
+    """A dev or test set, held in memory."""
 
     sources: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
@@ -34,10 +35,10 @@ def read_small_split(
     inputs: Sequence[Input],
     texts: Sequence[ParallelText],
     rules: Rules,
-    sentences: Sentences,
+    sentences: SentenceSet,
     say: Say,
 ) -> SmallSplit:
-    """Reads a given dev or test set and notes its sentences; pairs that cannot be used are left out, and told."""
+    """Reads a given dev or test set and adds its sentences to `sentences`; reports pairs that cannot be used."""
     split = SmallSplit()
     dropped: dict[str, Dropped] = {}
     for each, text in zip(inputs, texts, strict=True):
@@ -63,25 +64,26 @@ def _place(file_and_unit: str, first_number: int, index: int) -> str:
 
 
 def with_tag(source: str, tag: str | None) -> str:
-    """The sentence with the tag of its corpus before it."""
+    """Puts the tag of its corpus before a source sentence."""
     return f"{tag} {source}" if tag else source
 
 
 def hold_out(
-    shop: Workshop,
+    context: StageContext,
+    folder: TextFolder,
     shards: Sequence[ShuffledShard],
     missing: Sequence[SplitWithText],
     asked: int | None,
-    given: Sentences,
+    given: SentenceSet,
     tags: Sequence[str | None],
-) -> tuple[dict[SplitWithText, SmallSplit], Sentences]:
-    """Draws the missing sets from the training text: the first pairs of it, for it is shuffled.
+) -> tuple[dict[SplitWithText, SmallSplit], SentenceSet]:
+    """Takes the missing sets from the beginning of the training text, which is shuffled.
 
-    Also returns their sentences, without tags, which training must not see.
+    Also returns their sentences, without tags; training must not see them.
     """
-    apart = Sentences()
+    held_out = SentenceSet()
     if not missing:
-        return {}, apart
+        return {}, held_out
     num_pairs = sum(shard.num_pairs for shard in shards)
     size = asked or min(MAX_HELD_OUT_PAIRS, max(1, int(HELD_OUT_SHARE * num_pairs)))
     if size * len(missing) >= num_pairs:
@@ -89,23 +91,23 @@ def hold_out(
             f"The text has {num_pairs:,} pairs; holding out {size:,} for {' and '.join(missing)} each leaves none "
             "for training. Give more text or a smaller --held-out."
         )
-    pairs = _pairs_with_own_sentences(shop.folder, shards, given, apart)
+    pairs = _pairs_with_new_sentences(folder, len(shards), given, held_out)
     splits = {name: _draw(pairs, size, tags) for name in missing}
     plural, each = ("s" if size > 1 else ""), (" each" if len(missing) > 1 else "")
-    shop.say(f"Held out {size:,} pair{plural} for {' and '.join(missing)}{each}.")
-    return splits, apart
+    context.say(f"Held out {size:,} pair{plural} for {' and '.join(missing)}{each}.")
+    return splits, held_out
 
 
-def _pairs_with_own_sentences(
-    work: WorkFolder, shards: Sequence[ShuffledShard], given: Sentences, apart: Sentences
+def _pairs_with_new_sentences(
+    folder: TextFolder, num_shards: int, given: SentenceSet, held_out: SentenceSet
 ) -> Iterator[tuple[str, str, int]]:
-    """Pairs that share no sentence with the sets given or with each other, which become apart as they are drawn."""
-    for index in range(len(shards)):
-        labels = np.fromfile(work.shuffled(index, "labels"), LABEL_DTYPE).tolist()
-        texts = (read_lines(work.shuffled(index, side)) for side in ("source", "target"))
+    """Yields pairs that share no sentence with the given sets or with each other; adds each to `held_out`."""
+    for index in range(num_shards):
+        labels = np.fromfile(folder.shard(index, "labels"), LABEL_DTYPE).tolist()
+        texts = (read_lines(folder.shard(index, side)) for side in ("source", "target"))
         for source, target, label in zip(*texts, labels, strict=True):
-            if not (given.share(source, target) or apart.share(source, target)):
-                apart.add(source, target)
+            if not (given.has_either(source, target) or held_out.has_either(source, target)):
+                held_out.add(source, target)
                 yield source, target, label
 
 

@@ -1,6 +1,6 @@
-"""The files a preparation reads: found, told apart and hashed before anything is made of them.
+"""The files a preparation reads, checked and hashed before any work, and the keys that follow from them.
 
-The hashes and the settings give the key of the preparation: equal keys, equal prepared corpora.
+A key is a hash of everything that decides what a stage writes: equal keys, equal files.
 """
 
 import hashlib
@@ -10,17 +10,22 @@ import stat
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import sentencepiece
 
+from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.prepared_corpus import FORMAT_VERSION, SPLIT_NAMES, InputRecord, SplitName
 from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TextSettings, default_corpus_name
 from dragoman.run.errors import UsageError, UserError
+from dragoman.run.files import sha256
 
-# Texts count by their hashes; limits on reading change nothing that was read.
+# The hashes of the texts stand for them; limits on reading do not change what was read.
 _NOT_DECISIVE = ("corpora", "dev", "test", "skip_bad_lines", "max_expansion")
 
 
@@ -30,20 +35,20 @@ class Input:
 
     split: SplitName
     settings: TextSettings
-    """As given, but with a pipe replaced by the file its content was kept in."""
+    """As given, but a pipe is replaced by the file that holds its content."""
     records: tuple[InputRecord, ...]
-    """Of its one or two files, under the names they were given by."""
+    """Its one or two files, under the names that were given."""
 
     @property
     def corpus_name(self) -> str:
-        """What training calls it."""
+        """Name of the corpus in training."""
         given = self.settings.name if isinstance(self.settings, CorpusSettings) else None
         return given or default_corpus_name(Path(self.records[0].path))
 
 
 @contextmanager
 def open_inputs(settings: PrepareSettings, beside: Path) -> Iterator[list[Input]]:
-    """Checks and hashes all files; what comes from pipes is kept beside the output until the block ends."""
+    """Checks and hashes all files; the content of pipes is kept beside the output until the block ends."""
     texts: dict[SplitName, Sequence[TextSettings]] = {
         "train": settings.corpora,
         "dev": settings.dev,
@@ -59,57 +64,96 @@ def open_inputs(settings: PrepareSettings, beside: Path) -> Iterator[list[Input]
         try:
             yield inputs
         except UserError as problem:
-            problem.args = (under_given_names(str(problem), inputs),)
+            problem.args = (with_given_names(str(problem), inputs),)
             raise
 
 
-def under_given_names(sentence: str, inputs: Sequence[Input]) -> str:
-    """A sentence about files that names a pipe as it was given, and not the file its content was kept in."""
+def with_given_names(message: str, inputs: Sequence[Input]) -> str:
+    """Names pipes in a message as the user gave them, instead of the files that hold their content."""
     for each in inputs:
         for path, record in zip(each.settings.paths, each.records, strict=True):
-            sentence = sentence.replace(str(path), record.path)
-    return sentence
+            message = message.replace(str(path), record.path)
+    return message
 
 
-@contextmanager
-def _open_spool(paths: Sequence[Path], beside: Path) -> Iterator[Path]:
-    """A folder for what comes from pipes; made only if there are any, for it is left behind where we are killed."""
-    folder = _nearest_folder(beside)
-    if not any(path.exists() and not (path.is_file() or path.is_dir()) for path in paths):
-        yield folder
-        return
-    try:
-        spool = TemporaryDirectory(prefix=".pipes.", dir=folder)
-    except OSError as problem:
-        raise UserError(f"{folder} cannot be written: {problem.strerror}.") from None
-    with spool as name:
-        yield Path(name)
+# --- keys
+
+
+@dataclass(frozen=True)
+class StageKeys:
+    """The key of each result of a preparation, each chained on the one before."""
+
+    text: str
+    """Cleaned and shuffled training text."""
+    shards: str
+    """Held-out sets, tokenizers and encoded shards."""
+    corpus: str
+    """The prepared corpus; recorded in its manifest."""
+
+
+def stage_keys(settings: PrepareSettings, rules: Rules, inputs: Sequence[Input]) -> StageKeys:
+    """Computes the keys of a preparation."""
+    versions = [_code_hash(), unicodedata.unidata_version, version("pycld2")]
+    # File names count here: the examples of dropped pairs name them.
+    texts = [
+        [
+            each.split,
+            each.settings.model_dump(mode="json", include={"format", "columns", "pieces"}),
+            [record.model_dump() for record in each.records],
+        ]
+        for each in inputs
+    ]
+    text = _hash([versions, asdict(rules), settings.seed, texts])
+    tags = [each.settings.tag for each in inputs]
+    shards = _hash([text, settings.held_out, tags, *_tokenizer_key(settings)])
+    return StageKeys(text, shards, preparation_key(settings, inputs))
 
 
 def preparation_key(settings: PrepareSettings, inputs: Sequence[Input]) -> str:
-    """The SHA-256 of all that decides the content of the prepared corpus, but no file names or places."""
+    """Hashes all that decides the content of the prepared corpus, without names and places of files."""
     decisive = settings.model_dump(mode="json", exclude=dict.fromkeys(_NOT_DECISIVE, True) | {"tokenizer": {"reuse"}})
+    if decisive["cleaning"] == "moses":
+        decisive["cleaning"] = "seeds"  # its former name, which the keys of older corpora contain
     has_members = len({each.corpus_name for each in inputs if each.split == "train"}) > 1
     texts = [
         [
             each.split,
-            # Where there is one corpus only, a name that nobody gave decides nothing.
+            # If there is only one corpus, a default name decides nothing.
             each.corpus_name if has_members and each.split == "train" else getattr(each.settings, "name", None),
             each.settings.model_dump(mode="json", exclude={"source", "target", "file", "name"}),
             [record.sha256 for record in each.records],
         ]
         for each in inputs
     ]
-    reused = [_record_input(path, path).sha256 for path in _reused_models(settings)]
     versions = [FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version]
-    return hashlib.sha256(json.dumps([versions, decisive, texts, reused], sort_keys=True).encode()).hexdigest()
+    return _hash([versions, decisive, texts, _hashes_of_reused_models(settings)])
 
 
-def _reused_models(settings: PrepareSettings) -> list[Path]:
+def _tokenizer_key(settings: PrepareSettings) -> list[Any]:
+    decisive = settings.tokenizer.model_dump(mode="json", exclude={"reuse"})
+    return [sentencepiece.__version__, decisive, _hashes_of_reused_models(settings)]
+
+
+def _hashes_of_reused_models(settings: PrepareSettings) -> list[str]:
     path = settings.tokenizer.reuse
     if path is None:
         return []
-    return sorted(path.glob("tokenizer*.model")) if path.is_dir() else [path]
+    models = sorted(path.glob("tokenizer*.model")) if path.is_dir() else [path]
+    return [_record_input(model, model).sha256 for model in models]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _code_hash() -> str:
+    """Hashes the code of the stages, so that work of another version of it is never used."""
+    paths = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return _hash([path.read_text(encoding="utf-8") for path in paths])
+
+
+# --- checks
 
 
 def _refuse_contradictions(corpora: Sequence[CorpusSettings]) -> None:
@@ -128,13 +172,26 @@ def _refuse_repeated_files(paths: Sequence[Path]) -> None:
     for path in paths:
         real = path.resolve()
         if real in seen and real.is_file():
-            raise UsageError(f"{path} is given twice; every file may be given once only, for one side of one split.")
+            raise UsageError(f"{path} is given twice; give every file once only, for one side of one split.")
         seen[real] = path
 
 
-def _nearest_folder(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    return next(folder for folder in (path, *path.resolve().parents) if folder.is_dir())
+# --- pipes
+
+
+@contextmanager
+def _open_spool(paths: Sequence[Path], beside: Path) -> Iterator[Path]:
+    """Makes a folder for the content of pipes, only if there are any: a killed process would leave it behind."""
+    folder = next(each for each in (beside, *beside.resolve().parents) if each.is_dir())
+    if not any(path.exists() and not (path.is_file() or path.is_dir()) for path in paths):
+        yield folder
+        return
+    try:
+        spool = TemporaryDirectory(prefix=".pipes.", dir=folder)
+    except OSError as problem:
+        raise UserError(f"{folder} cannot be written: {problem.strerror}.") from None
+    with spool as name:
+        yield Path(name)
 
 
 def _open_input(split: SplitName, text: TextSettings, spool: Path) -> Input:
@@ -144,7 +201,7 @@ def _open_input(split: SplitName, text: TextSettings, spool: Path) -> Input:
 
 
 def _keep_pipe(path: Path, spool: Path) -> Path:
-    """The path itself, or a copy of what came out of it where it can be read only once."""
+    """Returns the path itself, or a copy of its content if it can be read only once."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -163,8 +220,6 @@ def _keep_pipe(path: Path, spool: Path) -> Path:
 
 def _record_input(given: Path, readable: Path) -> InputRecord:
     try:
-        with readable.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return InputRecord(path=str(given), num_bytes=readable.stat().st_size, sha256=digest)
+        return InputRecord(path=str(given), num_bytes=readable.stat().st_size, sha256=sha256(readable))
     except OSError as problem:
         raise UserError(f"{given} cannot be read: {problem.strerror}.") from None

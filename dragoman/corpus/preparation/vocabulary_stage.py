@@ -1,6 +1,5 @@
-"""Stage 4: the tokenizers, trained on a sample of the training text or taken over from elsewhere."""
+"""Stage 4: the tokenizers, trained on a sample of the training text or copied from another corpus."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -8,40 +7,47 @@ from pathlib import Path
 
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.preparation.shuffle_stage import ShuffledShard, characters_of, read_lines
-from dragoman.corpus.preparation.work_dir import Sentences, WorkFolder, Workshop
+from dragoman.corpus.preparation.stage import SentenceSet, StageContext, TaskRecord
+from dragoman.corpus.preparation.work_folder import ShardsFolder, TextFolder, WorkFolder
 from dragoman.corpus.prepared_corpus import TokenizerRecord, tokenizer_path
 from dragoman.corpus.settings import TokenizerSettings
-from dragoman.corpus.shards import SIDES, Side
+from dragoman.corpus.shards import SIDES, IdDtype, Side, id_dtype
 from dragoman.corpus.tokenizer import (
     Tokenizer,
     TokenizerDesign,
     VocabularyTooLarge,
     VocabularyTooSmall,
+    padded_vocab_size,
     train_tokenizer,
 )
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_aside
 
-# Memory SentencePiece takes, measured: 4 bytes a byte of text for BPE, 25 for unigram. This keeps it under 1 GiB.
+# SentencePiece needs, measured, 4 bytes per byte of text for BPE and 25 for unigram. This keeps it under 1 GiB.
 MAX_SAMPLE_BYTES = {"bpe": 200_000_000, "unigram": 35_000_000}
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The two tokenizers, one and the same if joint, and where they came from."""
+class Vocabulary(TaskRecord):
+    """The finished tokenizers of a corpus: one joint tokenizer, or one per side."""
 
-    source: Tokenizer
-    target: Tokenizer
-    record: TokenizerRecord
+    tokenizer: TokenizerRecord
+    messages: list[str]
+    """Messages about sizes that were chosen."""
+
+    @property
+    def dtype(self) -> IdDtype:
+        """Type of the stored ids, the same for both sides."""
+        num_subwords = max(self.tokenizer.num_source_pieces, self.tokenizer.num_target_pieces)
+        return id_dtype(padded_vocab_size(num_subwords))
 
 
 @dataclass(frozen=True)
 class TokenizerTask:
-    """One tokenizer, to be trained."""
+    """Trains one tokenizer."""
 
     samples: tuple[Path, ...]
     alphabet: str
-    """Every character that must get a piece, whether the sample has it or not."""
+    """Every character that must be a subword, even if the sample lacks it."""
     num_pairs: int
     asked: int | None
     design: TokenizerDesign
@@ -50,53 +56,60 @@ class TokenizerTask:
 
 
 def make_vocabulary(
-    shop: Workshop,
+    context: StageContext,
+    work: WorkFolder,
     shards: Sequence[ShuffledShard],
-    apart: Sentences,
+    held_out: SentenceSet,
     extra_alphabet: set[str],
     settings: TokenizerSettings,
     tags: tuple[str, ...],
 ) -> Vocabulary:
-    """The tokenizers of a corpus; `extra_alphabet` is that of dev and test, so that these come back whole too."""
-    is_joint = not settings.separate
-    if settings.reuse is not None:
-        return _reuse(shop.folder, settings.reuse, is_joint)
-    shop.progress("training the tokenizer", 0, None)
-    sampled = _write_samples(shop.folder, shards, apart, settings)
-    alphabet = "".join(sorted({c for shard in shards for c in shard.alphabet} | extra_alphabet | set("".join(tags))))
+    """Makes the tokenizers of a corpus; `extra_alphabet` holds the characters of dev and test."""
+    if work.shards.vocabulary.exists():
+        vocabulary = Vocabulary.load(work.shards.vocabulary)
+    elif settings.reuse is not None:
+        vocabulary = _copy_tokenizers(work.shards, settings.reuse, is_joint=not settings.separate)
+    else:
+        alphabet = {c for shard in shards for c in shard.alphabet} | extra_alphabet | set("".join(tags))
+        vocabulary = _train_tokenizers(context, work, shards, held_out, "".join(sorted(alphabet)), settings, tags)
+    vocabulary.save(work.shards.vocabulary)
+    for message in vocabulary.messages:
+        context.say(message)
+    return vocabulary
+
+
+def _train_tokenizers(
+    context: StageContext,
+    work: WorkFolder,
+    shards: Sequence[ShuffledShard],
+    held_out: SentenceSet,
+    alphabet: str,
+    settings: TokenizerSettings,
+    tags: tuple[str, ...],
+) -> Vocabulary:
+    context.progress("training the tokenizer", 0, None)
+    folder, is_joint = work.shards, not settings.separate
+    sample_size = _write_samples(work.text, folder, shards, held_out, settings)
     num_pairs = sum(shard.num_pairs for shard in shards)
-    # A tab, which text that is not normalised may have, is the one character SentencePiece makes no piece of by itself.
+    # A tab, which text that is not normalised may contain, is the only character SentencePiece makes no subword for.
     symbols = (*tags, "\t") if "\t" in alphabet else tags
     design = TokenizerDesign(settings.kind, settings.byte_fallback, settings.character_coverage, symbols)
     sides: list[tuple[str, tuple[Side, ...]]] = [("joint", SIDES)] if is_joint else [(s, (s,)) for s in SIDES]
     tasks = [
         TokenizerTask(
-            tuple(shop.folder.sample(side) for side in samples), alphabet, num_pairs, settings.vocab_size, design, name,
-            tokenizer_path(shop.folder.corpus, samples[0], is_joint),
+            tuple(folder.sample(side) for side in samples), alphabet, num_pairs, settings.vocab_size, design, name,
+            tokenizer_path(folder.corpus, samples[0], is_joint),
         )
         for name, samples in sides
     ]  # fmt: skip
-    for sentences in shop.engine.map(train_one_tokenizer, tasks):
-        for sentence in sentences:
-            shop.say(sentence)
-    return _load(shop.folder, is_joint, sampled)
+    messages = [message for found in context.engine.map(train_one_tokenizer, tasks) for message in found]
+    for side in SIDES:
+        folder.sample(side).unlink()
+    return _describe(folder, is_joint, sample_size, messages)
 
 
-def _load(work: WorkFolder, is_joint: bool, sampled: tuple[int, int]) -> Vocabulary:
-    source = Tokenizer.load(tokenizer_path(work.corpus, "source", is_joint))
-    target = source if is_joint else Tokenizer.load(tokenizer_path(work.corpus, "target", is_joint))
-    record = TokenizerRecord(
-        is_joint=is_joint,
-        num_source_pieces=source.num_pieces,
-        num_target_pieces=target.num_pieces,
-        num_sample_lines=sampled[0],
-        num_sample_bytes=sampled[1],
-    )
-    return Vocabulary(source, target, record)
-
-
-def _reuse(work: WorkFolder, origin: Path, is_joint: bool) -> Vocabulary:
-    """Takes over the tokenizers of a prepared folder, or one model file for both sides."""
+def _copy_tokenizers(folder: ShardsFolder, origin: Path, is_joint: bool) -> Vocabulary:
+    """Copies the tokenizers of a prepared folder, or one model file for both sides."""
     if origin.is_dir():
         paths = [tokenizer_path(origin, side, is_joint) for side in SIDES]
         if not paths[0].exists() and tokenizer_path(origin, "source", not is_joint).exists():
@@ -107,26 +120,41 @@ def _reuse(work: WorkFolder, origin: Path, is_joint: bool) -> Vocabulary:
     else:
         raise UsageError(f"{origin} is one model; a separate vocabulary is reused from a prepared folder.")
     for side, path in zip(SIDES, paths, strict=True):
-        Tokenizer.load(path)  # refused here, with its own name, if it is damaged or foreign
-        shutil.copyfile(path, tokenizer_path(work.corpus, side, is_joint))
-    return _load(work, is_joint, (0, 0))
+        Tokenizer.load(path).save(tokenizer_path(folder.corpus, side, is_joint))
+    return _describe(folder, is_joint, (0, 0), [])
+
+
+def _describe(folder: ShardsFolder, is_joint: bool, sample_size: tuple[int, int], messages: list[str]) -> Vocabulary:
+    source, target = (Tokenizer.load(tokenizer_path(folder.corpus, side, is_joint)) for side in SIDES)
+    record = TokenizerRecord(
+        is_joint=is_joint,
+        num_source_pieces=source.num_subwords,
+        num_target_pieces=target.num_subwords,
+        num_sample_lines=sample_size[0],
+        num_sample_bytes=sample_size[1],
+    )
+    return Vocabulary(tokenizer=record, messages=messages)
 
 
 def _write_samples(
-    work: WorkFolder, shards: Sequence[ShuffledShard], apart: Sentences, settings: TokenizerSettings
+    text: TextFolder,
+    folder: ShardsFolder,
+    shards: Sequence[ShuffledShard],
+    held_out: SentenceSet,
+    settings: TokenizerSettings,
 ) -> tuple[int, int]:
     """Writes the first pairs of every shard, in proportion; returns the lines and bytes of the larger sample."""
     share = _sample_share(shards, settings)
     num_lines = 0
     num_bytes = dict.fromkeys(SIDES, 0)
     with (
-        write_aside(work.sample("source"), is_durable=False) as source_file,
-        write_aside(work.sample("target"), is_durable=False) as target_file,
+        write_aside(folder.sample("source"), is_durable=False) as source_file,
+        write_aside(folder.sample("target"), is_durable=False) as target_file,
     ):
         files = {"source": source_file, "target": target_file}
         for index, shard in enumerate(shards):
-            texts = [read_lines(work.shuffled(index, side)) for side in SIDES]
-            usable = (pair for pair in zip(*texts, strict=True) if not apart.share(*pair))
+            texts = [read_lines(text.shard(index, side)) for side in SIDES]
+            usable = (pair for pair in zip(*texts, strict=True) if not held_out.has_either(*pair))
             pairs = list(islice(usable, round(share * shard.num_pairs)))
             for place, side in enumerate(SIDES):
                 num_bytes[side] += files[side].write("".join([f"{pair[place]}\n" for pair in pairs]).encode())
@@ -137,7 +165,7 @@ def _write_samples(
 
 
 def _sample_share(shards: Sequence[ShuffledShard], settings: TokenizerSettings) -> float:
-    """The share of the training text that one tokenizer can be trained on, by its lines and by its bytes."""
+    """Fraction of the training text that one tokenizer can be trained on, limited by lines and by bytes."""
     source_bytes = sum(shard.num_source_bytes for shard in shards)
     target_bytes = sum(shard.num_target_bytes for shard in shards)
     num_bytes = max(source_bytes, target_bytes) if settings.separate else source_bytes + target_bytes
@@ -146,7 +174,7 @@ def _sample_share(shards: Sequence[ShuffledShard], settings: TokenizerSettings) 
 
 
 def train_one_tokenizer(task: TokenizerTask) -> list[str]:
-    """A piece of work: trains and writes a tokenizer; returns what the user should know."""
+    """Runs a task: trains and writes a tokenizer; returns messages for the user."""
     if task.model.exists():
         return []
     lines = [line for path in task.samples for line in read_lines(path)]
@@ -154,16 +182,16 @@ def train_one_tokenizer(task: TokenizerTask) -> list[str]:
         raise UserError("There is no text to train a tokenizer on; give more text or a smaller --held-out.")
     if task.design.character_coverage == 1:
         lines += _lines_of_missing_characters(lines, task.alphabet)
-    model, sentences = _train(lines, task)
+    model, messages = _train(lines, task)
     with write_aside(task.model) as file:
         file.write(model)
-    return sentences
+    return messages
 
 
 def _lines_of_missing_characters(lines: Sequence[str], alphabet: str) -> list[str]:
-    """Lines that hold the characters the sample lacks, so that all text comes back as it was.
+    """Returns lines with the characters that the sample lacks, so that all text can be decoded unchanged.
 
-    SentencePiece has an option for this (required_chars), but ends the process when the text lacks one of them.
+    SentencePiece has an option for this (required_chars), but it aborts the process if the text lacks one of them.
     """
     missing = sorted(set(alphabet) - characters_of(lines) - {" "})
     per_line = MAX_LINE_BYTES // 8
@@ -171,7 +199,7 @@ def _lines_of_missing_characters(lines: Sequence[str], alphabet: str) -> list[st
 
 
 def default_vocab_size(num_pairs: int) -> int:
-    """32768 pieces from 1,000,000 pairs on, 16384 from 200,000, 8192 from 20,000, 4096 from 2,000, else 2048."""
+    """Chooses 32768 subwords from 1,000,000 pairs, 16384 from 200,000, 8192 from 20,000, 4096 from 2,000, else 2048."""
     for least_pairs, vocab_size in ((1_000_000, 32768), (200_000, 16384), (20_000, 8192), (2_000, 4096)):
         if num_pairs >= least_pairs:
             return vocab_size
@@ -179,22 +207,22 @@ def default_vocab_size(num_pairs: int) -> int:
 
 
 def _train(lines: Sequence[str], task: TokenizerTask) -> tuple[bytes, list[str]]:
-    """Trains with the size asked for, or with one that fits the text, and says which."""
+    """Trains with the size that was asked for, or with a default that fits the text and a message about it."""
     if task.asked is not None:
         return train_tokenizer(lines, task.asked, task.design), []
-    wished = default_vocab_size(task.num_pairs)
-    model = _train_fitting(lines, wished, task.design)
-    num_pieces = Tokenizer(model).num_pieces
+    default = default_vocab_size(task.num_pairs)
+    model = _train_fitting(lines, default, task.design)
+    num_subwords = Tokenizer(model).num_subwords
     reason = f"chosen for {task.num_pairs:,} training pairs"
-    if num_pieces < wished:
-        reason = f"the most this text gives; {wished} would suit {task.num_pairs:,} pairs"
-    elif num_pieces > wished:
-        reason = f"more than the usual {wished}, because the text has many different characters"
-    return model, [f"The {task.name} vocabulary has {num_pieces} pieces ({reason})."]
+    if num_subwords < default:
+        reason = f"the most this text gives; the default for {task.num_pairs:,} pairs is {default}"
+    elif num_subwords > default:
+        reason = f"more than the default of {default}, because the text has many different characters"
+    return model, [f"The {task.name} vocabulary has {num_subwords} subwords ({reason})."]
 
 
 def _train_fitting(lines: Sequence[str], vocab_size: int, design: TokenizerDesign) -> bytes:
-    """Trains with the possible size nearest to the one wished for, with room for merges above the characters."""
+    """Trains with the possible size nearest to `vocab_size`, with room for merges above the characters."""
     try:
         return train_tokenizer(lines, vocab_size, design)
     except VocabularyTooSmall as problem:

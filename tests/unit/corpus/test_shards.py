@@ -1,6 +1,5 @@
-"""What is written to shards is what is read from them, and damage is named."""
+"""Tests of shards: reading gives what was written, and errors name damaged files."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.corpus.shards import (
-    BatchOfIds,
     IdDtype,
     ParallelIds,
+    Shard,
     Shards,
+    StoredFile,
+    WrittenSide,
     id_dtype,
     pack_ids,
     shard_files,
@@ -27,15 +28,14 @@ PAIRS = [([4, 5, 6], [7]), ([8], [9, 10]), ([11, 12], [13, 14, 15])]
 IdPairs = list[tuple[list[int], list[int]]]
 
 
-def batches_of(pairs: IdPairs, dtype: IdDtype, pairs_per_batch: int = 2) -> Iterator[BatchOfIds]:
-    for begin in range(0, len(pairs), pairs_per_batch):
-        batch = pairs[begin : begin + pairs_per_batch]
-        yield pack_ids([source for source, _ in batch], dtype), pack_ids([target for _, target in batch], dtype)
+def write(folder: Path, index: int, pairs: IdPairs, dtype: IdDtype = "<u2") -> tuple[Shard, WrittenSide, WrittenSide]:
+    sources, targets = (pack_ids([pair[side] for pair in pairs], dtype) for side in (0, 1))
+    return write_shard(folder, index, sources, targets, dtype)
 
 
 def write_shards(folder: Path, pairs: IdPairs, pairs_per_shard: int = 100, dtype: IdDtype = "<u2") -> Shards:
     parts = [pairs[begin : begin + pairs_per_shard] for begin in range(0, len(pairs), pairs_per_shard)]
-    shards = [write_shard(folder, index, batches_of(part, dtype), dtype) for index, part in enumerate(parts)]
+    shards = [write(folder, index, part, dtype)[0] for index, part in enumerate(parts)]
     return Shards(dtype=dtype, shards=tuple(shards))
 
 
@@ -93,15 +93,9 @@ def test_files_are_little_endian_and_flat(tmp_path: Path) -> None:
 
 
 def test_an_empty_shard_can_be_read(tmp_path: Path) -> None:
-    shards = Shards(dtype="<u2", shards=(write_shard(tmp_path, 0, [], "<u2"),))
+    shards = Shards(dtype="<u2", shards=(write(tmp_path, 0, [])[0],))
     ids = open_again(tmp_path, shards)
     assert len(ids) == len(ids.source_lengths) == shards.num_pairs == 0
-
-
-def test_one_shard_of_many_can_be_opened(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path, PAIRS, pairs_per_shard=2)
-    ids = ParallelIds.open(tmp_path, Shards(dtype="<u2", shards=shards.shards[1:]), first_index=1)
-    assert ids.source(0).tolist() == PAIRS[2][0]
 
 
 def test_sentences_are_views_into_the_file(tmp_path: Path) -> None:
@@ -147,11 +141,14 @@ def test_missing_and_cut_off_files_are_named(tmp_path: Path, side: str, kind: st
         ParallelIds.open(tmp_path, shards)
 
 
-def test_failed_writing_leaves_no_half_shard(tmp_path: Path) -> None:
-    def failing_batches() -> Iterator[BatchOfIds]:
-        yield from batches_of(PAIRS, "<u2")
-        raise RuntimeError("no more")
-
-    with pytest.raises(RuntimeError, match="no more"):
-        write_shard(tmp_path, 0, failing_batches(), "<u2")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
+def test_a_written_shard_is_measured(tmp_path: Path, dtype: IdDtype) -> None:
+    shard, source, target = write(tmp_path, 3, [*PAIRS, ([], [7, 7])], dtype)
+    assert (shard.num_pairs, shard.num_source_tokens, shard.num_target_tokens) == (4, 6, 8)
+    assert source.lengths.tolist() == [3, 1, 2, 0]
+    assert target.lengths.tolist() == [1, 2, 3, 2]
+    assert {number: count for number, count in enumerate(target.id_counts.tolist()) if count} == {
+        7: 3, 9: 1, 10: 1, 13: 1, 14: 1, 15: 1,
+    }  # fmt: skip
+    stored = {path.name: StoredFile.describe(path) for path in shard_files(tmp_path, 3)}
+    assert source.files | target.files == stored

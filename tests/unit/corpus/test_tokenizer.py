@@ -64,7 +64,7 @@ def tokenizers() -> list[Tokenizer]:
 
 
 def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
-    assert tokenizer.pieces([PAD_ID, EOS_ID, BOS_ID, UNK_ID]) == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert tokenizer.subwords([PAD_ID, EOS_ID, BOS_ID, UNK_ID]) == ["<pad>", "</s>", "<s>", "<unk>"]
     assert (PAD_ID, EOS_ID, BOS_ID, UNK_ID) == (0, 1, 2, 3)
 
 
@@ -72,14 +72,14 @@ def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
 def test_decoding_an_encoded_line_gives_it_back(tokenizer: Tokenizer, lines: list[str]) -> None:
     id_lines = tokenizer.encode_lines(lines)
     assert tokenizer.decode_lines(id_lines) == lines
-    assert all(UNK_ID < piece_id < tokenizer.num_pieces for ids in id_lines for piece_id in ids)
+    assert all(UNK_ID < piece_id < tokenizer.num_subwords for ids in id_lines for piece_id in ids)
 
 
 @given(st.lists(st.text(st.sampled_from(CHARACTERS), max_size=30), max_size=5))
 def test_tokenizers_of_every_design_give_lines_back(tokenizers: list[Tokenizer], lines: list[str]) -> None:
     for tokenizer in tokenizers:
         assert tokenizer.decode_lines(tokenizer.encode_lines(lines)) == lines
-        assert tokenizer.decode_pieces(tokenizer.encode_as_pieces(lines)) == lines
+        assert tokenizer.decode_subwords(tokenizer.encode_as_subwords(lines)) == lines
 
 
 @given(st.text(st.characters(exclude_characters="\n\0▁▅", exclude_categories=["Cs"]), max_size=20))
@@ -92,21 +92,21 @@ def test_with_byte_fallback_no_character_is_unknown(tokenizers: list[Tokenizer],
 
 
 def test_symbols_are_one_piece_wherever_they_stand(tokenizers: list[Tokenizer]) -> None:
-    [pieces] = tokenizers[-1].encode_as_pieces(["<bt> the<2de>cat"])
+    [pieces] = tokenizers[-1].encode_as_subwords(["<bt> the<2de>cat"])
     assert {"<bt>", "<2de>"} < set(pieces)
 
 
 def test_rare_characters_become_bytes_where_coverage_is_below_one() -> None:
     design = TokenizerDesign(byte_fallback=True, character_coverage=0.99)
     tokenizer = Tokenizer(train_tokenizer(LINES, 320, design))
-    [pieces] = tokenizer.encode_as_pieces(["漢"])
+    [pieces] = tokenizer.encode_as_subwords(["漢"])
     assert pieces == ["▁", "<0xE6>", "<0xBC>", "<0xA2>"]
     assert tokenizer.decode_lines(tokenizer.encode_lines(LINES)) == LINES
 
 
 def test_bytes_of_pieces_are_those_of_a_file_of_pieces(tokenizer: Tokenizer) -> None:
-    [pieces], [ids] = tokenizer.encode_as_pieces(["the Straße 12"]), tokenizer.encode_lines(["the Straße 12"])
-    assert tokenizer.piece_bytes[ids].sum() + len(ids) == len((" ".join(pieces) + "\n").encode())
+    [pieces], [ids] = tokenizer.encode_as_subwords(["the Straße 12"]), tokenizer.encode_lines(["the Straße 12"])
+    assert tokenizer.subword_bytes[ids].sum() + len(ids) == len((" ".join(pieces) + "\n").encode())
 
 
 def test_spaces_are_not_changed(tokenizer: Tokenizer) -> None:
@@ -120,7 +120,7 @@ def test_special_pieces_in_text_are_only_text(tokenizer: Tokenizer) -> None:
 
 def test_numbers_are_cut_into_digits(tokenizer: Tokenizer) -> None:
     [ids] = tokenizer.encode_lines(["the 123"])
-    assert tokenizer.pieces(ids)[-3:] == ["1", "2", "3"]
+    assert tokenizer.subwords(ids)[-3:] == ["1", "2", "3"]
 
 
 def test_reserved_characters_do_not_come_back(tokenizer: Tokenizer) -> None:
@@ -132,10 +132,10 @@ def test_reserved_characters_do_not_come_back(tokenizer: Tokenizer) -> None:
 def test_decoding_ignores_special_and_padding_ids(tokenizer: Tokenizer) -> None:
     [ids] = tokenizer.encode_lines(["the cat"])
     padding_id = tokenizer.vocab_size - 1
-    assert padding_id >= tokenizer.num_pieces
+    assert padding_id >= tokenizer.num_subwords
     assert tokenizer.decode_lines([[BOS_ID, *ids, padding_id, EOS_ID, PAD_ID], []]) == ["the cat", ""]
     assert tokenizer.decode_lines([np.array(ids, dtype=np.uint16)]) == ["the cat"]
-    assert tokenizer.pieces([padding_id]) == [f"<unused {padding_id}>"]
+    assert tokenizer.subwords([padding_id]) == [f"<unused {padding_id}>"]
 
 
 def test_threads_do_not_change_the_ids(tokenizer: Tokenizer) -> None:
@@ -171,7 +171,7 @@ def test_too_large_vocabulary_tells_the_largest(asked: int) -> None:
     largest = failure.value.largest
     assert str(asked) in str(failure.value)
     assert f"use --vocab-size {largest} or less" in str(failure.value)
-    assert Tokenizer(train_tokenizer(LINES, largest)).num_pieces == largest
+    assert Tokenizer(train_tokenizer(LINES, largest)).num_subwords == largest
 
 
 @pytest.mark.parametrize("asked", [1, 3, 4, 20])
@@ -180,7 +180,7 @@ def test_too_small_vocabulary_tells_the_smallest(asked: int) -> None:
         train_tokenizer(LINES, asked)
     smallest = failure.value.smallest
     assert f"use --vocab-size {smallest} or more" in str(failure.value)
-    assert Tokenizer(train_tokenizer(LINES, smallest)).num_pieces == smallest
+    assert Tokenizer(train_tokenizer(LINES, smallest)).num_subwords == smallest
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -190,7 +190,7 @@ def test_sizes_that_fit_are_told_for_every_design(design: TokenizerDesign) -> No
     with pytest.raises(VocabularyTooSmall) as too_small:
         train_tokenizer(LINES, 2, design)
     for fitting in (too_large.value.largest, too_small.value.smallest):
-        assert Tokenizer(train_tokenizer(LINES, fitting, design)).num_pieces == fitting
+        assert Tokenizer(train_tokenizer(LINES, fitting, design)).num_subwords == fitting
 
 
 @pytest.mark.parametrize("lines", [[], [""]])
@@ -203,7 +203,7 @@ def test_saved_tokenizer_loads_again(tokenizer: Tokenizer, tmp_path: Path) -> No
     tokenizer.save(tmp_path / "tokenizer.model")
     again = Tokenizer.load(tmp_path / "tokenizer.model")
     assert again.encode_lines(LINES[:5]) == tokenizer.encode_lines(LINES[:5])
-    assert again.num_pieces == VOCAB_SIZE
+    assert again.num_subwords == VOCAB_SIZE
 
 
 @pytest.mark.parametrize("damage", [lambda model: b"", lambda model: model[: len(model) // 2], lambda model: b"text\n"])

@@ -55,7 +55,7 @@ def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyP
 
 def test_a_vocabulary_with_pieces_across_blanks_is_left_to_sentencepiece() -> None:
     class Glued(Tokenizer):
-        has_pieces_across_blanks = True
+        has_subwords_across_blanks = True
 
     lines = ["the cat sat", "the cat"]
     tokenizer = Glued(train_tokenizer(TEXT, 70))

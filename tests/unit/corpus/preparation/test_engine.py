@@ -75,11 +75,12 @@ def test_running_work_is_not_waited_for_when_all_ends(error: type[BaseException]
 
 
 def test_errors_of_a_piece_come_back_whole() -> None:
-    for problem in (VocabularyTooLarge(9, 5), VocabularyTooSmall(3, 5), UserError("one sentence")):
-        with pytest.raises(type(problem)) as failure, open_engine("local", 2, SMALL_BYTES) as engine:
-            list(engine.map(_raise, [problem]))
-        assert str(failure.value) == str(problem)
-        assert vars(failure.value) == vars(problem)
+    with open_engine("local", 2, SMALL_BYTES) as engine:
+        for problem in (VocabularyTooLarge(9, 5), VocabularyTooSmall(3, 5), UserError("one message")):
+            with pytest.raises(type(problem)) as failure:
+                list(engine.map(_raise, [problem]))
+            assert str(failure.value) == str(problem)
+            assert vars(failure.value) == vars(problem)
 
 
 def test_a_pool_can_be_opened_in_a_thread() -> None:

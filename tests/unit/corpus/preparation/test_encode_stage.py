@@ -52,7 +52,7 @@ def assert_all_came_back(decoded: list[TextPair], held_out: list[TextPair], clea
     return missing.total()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     pairs=PAIRS,
     tokenizer=st.sampled_from(TOKENIZERS),
@@ -91,7 +91,7 @@ def test_every_line_comes_back(
     assert all(split.source.num_unknown == 0 for split in corpus.manifest.splits.values())
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_every_line_comes_back_from_many_blocks_and_shards(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     # Every pair has two characters of its own, so the sample lacks nearly all of them.

@@ -23,7 +23,7 @@ def prepare(folder: Path, *corpora: CorpusSettings, **changes: object) -> Prepar
     return prepare_corpus(settings, folder / "out", ignore)
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_shards")
 def test_members_partition_the_training_text(tmp_path: Path) -> None:
     corpus = prepare(
         tmp_path,
@@ -67,7 +67,7 @@ def test_tags_stand_before_sources_of_their_corpus_only(tmp_path: Path) -> None:
     assert decode_split(corpus, "dev") == [("<2de> ab", "BA")]
     # A tag is one piece; the blank before it is another.
     [ids] = corpus.source_tokenizer.encode_lines(["<bt> back"])
-    assert "<bt>" in corpus.source_tokenizer.pieces(ids)[:2]
+    assert "<bt>" in corpus.source_tokenizer.subwords(ids)[:2]
 
 
 def test_tags_do_not_hide_an_overlap(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def test_default_vocabulary_shrinks_to_the_text(tmp_path: Path) -> None:
     said: list[str] = []
     files = write_pairs(tmp_path, "train", make_pairs(200))
     corpus = prepare_corpus(settings_for(files, tokenizer=TokenizerSettings()), tmp_path / "out", said.append)
-    num_pieces = corpus.source_tokenizer.num_pieces
-    assert num_pieces < 2048
-    assert any(f"{num_pieces} pieces (the most this text gives" in sentence for sentence in said)
+    num_subwords = corpus.source_tokenizer.num_subwords
+    assert num_subwords < 2048
+    assert any(f"{num_subwords} subwords (the most this text gives" in sentence for sentence in said)
 
 
 def test_default_vocabulary_grows_for_many_characters(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_default_vocabulary_grows_for_many_characters(tmp_path: Path) -> None:
     files = write_pairs(tmp_path, "train", [(line, f"{line}!") for line in lines])
     wanted = settings_for(files, tokenizer=TokenizerSettings(), held_out=50)
     corpus = prepare_corpus(wanted, tmp_path / "out", said.append)
-    assert corpus.source_tokenizer.num_pieces > 4200 > default_vocab_size(1_400)
+    assert corpus.source_tokenizer.num_subwords > 4200 > default_vocab_size(1_400)
     assert any("because the text has many different characters" in sentence for sentence in said)
 
 
@@ -70,7 +70,7 @@ def test_sizes_that_do_not_fit_name_one_that_does(
         prepare(30_000)
     with pytest.raises(VocabularyTooSmall, match="--vocab-size") as too_small:
         prepare(5)
-    assert names_in(tmp_path) == {"train.en", "train.de"}
+    assert names_in(tmp_path) == {"train.en", "train.de", ".dragoman-work"}
     largest, smallest = too_large.value.largest, too_small.value.smallest
     assert 5 < smallest < largest < 30_000
     if not separate:  # of two vocabularies, the message is about the first that does not fit
@@ -84,7 +84,7 @@ def test_separate_vocabularies(tmp_path: Path) -> None:
     assert {"tokenizer.source.model", "tokenizer.target.model"} <= names_in(tmp_path / "out")
     assert "tokenizer.model" not in names_in(tmp_path / "out")
     assert len(decode_split(corpus, "train")) == 192
-    assert corpus.target_tokenizer.pieces(corpus.split("train").target(0))[0].lstrip("▁").isupper()
+    assert corpus.target_tokenizer.subwords(corpus.split("train").target(0))[0].lstrip("▁").isupper()
 
 
 @pytest.mark.parametrize(("separate", "num_lines"), [(False, 100), (True, 100), (False, 7)])
@@ -103,7 +103,7 @@ def test_the_sample_holds_no_sentence_of_dev_or_test(tmp_path: Path) -> None:
     pairs = [(f"{word} {word} {word}", word.upper()) for word in words]
     corpus = prepare_pairs(tmp_path, pairs, tokenizer=TokenizerSettings(), held_out=4)
     tokenizer = corpus.source_tokenizer
-    pieces = set(tokenizer.pieces(range(tokenizer.num_pieces)))
+    pieces = set(tokenizer.subwords(range(tokenizer.num_subwords)))
     is_learnt = {name: {f"▁{source[:3]}" in pieces for source, _ in decode_split(corpus, name)} for name in SPLITS}
     assert is_learnt == {"train": {True}, "dev": {False}, "test": {False}}
 

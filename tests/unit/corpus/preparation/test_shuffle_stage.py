@@ -13,7 +13,7 @@ NUM_PAIRS = 1200
 BY_PLACE = {"cleaning": "none"}
 """Without the filter for duplicates, the bucket of a pair follows from its place and not from its text."""
 
-pytestmark = pytest.mark.usefixtures("small_pieces")
+pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 def shuffle(folder: Path, pairs: list[TextPair], seed: int = 1, **changes: object) -> PreparedCorpus:

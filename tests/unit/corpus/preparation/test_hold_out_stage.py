@@ -11,6 +11,7 @@ from corpora import (
     filter_record,
     ignore,
     make_pairs,
+    names_in,
     num_dropped,
     prepare_pairs,
     settings_for,
@@ -31,7 +32,7 @@ def places(record: dict[str, list[dict[str, str]]]) -> list[str]:
     return [example["place"] for example in record["examples"]]
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_shards")
 def test_copies_far_apart_are_found_and_the_first_stays(tmp_path: Path) -> None:
     pairs = make_pairs(200)
     copies = {10: 3, 150: 3, 199: 150, 60: 59}
@@ -43,7 +44,7 @@ def test_copies_far_apart_are_found_and_the_first_stays(tmp_path: Path) -> None:
     assert sorted(pair for name in SPLITS for pair in decode_split(corpus, name)) == sorted(set(text))
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_shards")
 def test_of_near_copies_the_first_stays_as_it_is(tmp_path: Path) -> None:
     words = [line.rpartition(" ")[0] for line, _ in make_pairs(150)]
     pairs = [(f"{word} end", f"{word.upper()} END") for word in dict.fromkeys(words)]
@@ -93,7 +94,7 @@ def test_overlap_can_be_kept_but_is_told(tmp_path: Path) -> None:
     assert corpus.manifest.cleaning["num_kept"] == 100
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_shards")
 def test_held_out_sets_share_no_sentence_with_training_or_each_other(tmp_path: Path) -> None:
     sources = [source for source, _ in make_pairs(120)]
     # Every source occurs with two targets and every target with four sources.
@@ -114,10 +115,10 @@ def num_accounted(corpus: PreparedCorpus) -> int:
     return sum(split.num_pairs for split in splits if split.is_held_out or split.inputs) + num_dropped(corpus)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=40),
-    cleaning=st.sampled_from(["none", "seeds", "standard", "strict"]),
+    cleaning=st.sampled_from(["none", "moses", "standard", "strict"]),
     held_out=st.integers(1, 3),
 )
 def test_every_pair_that_was_read_is_accounted_for(
@@ -131,7 +132,7 @@ def test_every_pair_that_was_read_is_accounted_for(
             folder, text, cleaning=cleaning, held_out=held_out, tokenizer=TokenizerSettings(byte_fallback=True)
         )
     except UserError:
-        assert {path.name for path in folder.iterdir()} == {"train.en", "train.de"}
+        assert names_in(folder) - {".dragoman-work"} == {"train.en", "train.de"}
         return
     assert corpus.manifest.cleaning["num_read"] == len(text) == num_accounted(corpus)
     num_kept = sum(split.num_pairs for split in corpus.manifest.splits.values())
