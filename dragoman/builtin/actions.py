@@ -1,4 +1,4 @@
-"""Clauses drawn at random: what somebody does, what something is like, and under which circumstances."""
+"""Draws clauses at random: what somebody does, what something is like, and the circumstances."""
 
 from dataclasses import replace
 from random import Random
@@ -15,12 +15,12 @@ TENSES = ("present", "present", "past", "past", "future")
 
 
 def choose_action(random: Random, subject: Nominal, tense: str, is_negated: bool = False) -> Clause:
-    """What somebody does, without time or modal verb."""
+    """Draws what somebody does, without time or modal verb."""
     return pick(random, _WEIGHTED_ACTIONS)(random, subject, tense, is_negated)
 
 
 def choose_deed(random: Random, subject: Nominal, tense: str, is_negated: bool = False) -> Clause:
-    """What somebody does on purpose: an action that can be ordered or dated."""
+    """Draws what somebody does on purpose: an action that can have a command or a date."""
     while (clause := choose_action(random, subject, tense, is_negated)).verb in verbs.STATES:
         pass
     return clause
@@ -54,7 +54,7 @@ def _ditransitive(random: Random, subject: Nominal, tense: str, is_negated: bool
 
 def _intransitive(random: Random, subject: Nominal, tense: str, is_negated: bool) -> Clause:
     verb = pick(random, verbs.INTRANSITIVE)
-    # Never both: loudly in the garden, but im Garten laut, and nicht would have to stand between them.
+    # Never both manner and place: their order differs in German (im Garten laut), with "nicht" between them.
     manner = choices.choose_manner(random, verb)
     place = choices.choose_location(random) if manner is None and chance(random, 0.8) else None
     return Clause(subject, verb, tense, is_negated=is_negated, manner=manner, place=place)
@@ -93,7 +93,7 @@ _WEIGHTED_ACTIONS = (
 
 
 def visible_tense(verb: Verb, subject: Nominal, tense: str) -> str:
-    """The present for states to come, and where English hides the past: "they read" must have one translation."""
+    """Returns the present for states in the future, and where English hides the past: "they read" is ambiguous."""
     if verb in verbs.STATES and tense == "future":
         return "present"
     is_hidden = tense == "past" and verb.english == verb.english_past and subject.person != "he"
@@ -101,14 +101,14 @@ def visible_tense(verb: Verb, subject: Nominal, tense: str) -> str:
 
 
 def choose_quality(random: Random, subject: Nominal, tense: str, is_negated: bool = False) -> Clause:
-    """What something is like, or how somebody feels."""
+    """Draws what something is like, or how somebody feels."""
     is_person = subject.kind in ("people", "name", "")
     adjective = pick(random, MOODS if is_person else ADJECTIVES_FITTING[subject.kind])
     return describe(subject, adjective, tense, is_negated)
 
 
 def describe(subject: Nominal, adjective: Adjective, tense: str, is_negated: bool) -> Clause:
-    """A clause with an adjective as predicate."""
+    """Builds a clause with an adjective as predicate."""
     combination: tuple[Combination, ...] = (("adjective", adjective.english, subject.lemma),) if subject.lemma else ()
     predicate = Phrase(adjective.english, adjective.german, combination)
     return Clause(subject, verbs.BE, tense, is_negated=is_negated, predicate=predicate)
@@ -117,7 +117,7 @@ def describe(subject: Nominal, adjective: Adjective, tense: str, is_negated: boo
 def with_circumstances(random: Random, clause: Clause) -> Clause:
     """Adds a modal verb, a time or a frequency to a statement.
 
-    Beside "nicht" a time is always fronted: that spares German the choice between two places in the middle field.
+    With "nicht", a time is always fronted, because in the middle field it could be at two places in German.
     """
     if clause.verb in verbs.STATES:
         return clause

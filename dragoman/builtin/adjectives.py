@@ -1,4 +1,4 @@
-"""The adjectives, and which kinds of nouns each of them can sensibly describe."""
+"""The adjectives, and the kinds of nouns that each can describe."""
 
 from dataclasses import dataclass
 
@@ -138,6 +138,6 @@ ADJECTIVES_FITTING: dict[str, tuple[Adjective, ...]] = {
     kind: tuple(ADJECTIVES[word] for word in words.split()) for kind, words in _FITTING_WORDS.items()
 }
 
-# What people are for a while, and what can therefore be a reason.
+# Temporary states of people, which can be a reason.
 _MOOD_WORDS = "angry curious happy hungry lazy lonely nervous poor proud rich sad sick tired"
 MOODS = tuple(ADJECTIVES[word] for word in _MOOD_WORDS.split())

@@ -1,4 +1,4 @@
-"""Words that need no inflection: adverbs, times, names, cities, numbers, question words, modal verbs."""
+"""Words without inflection: adverbs, times, names, cities, numbers, modal verbs."""
 
 from dragoman.builtin.clauses import Modal, Phrase
 from dragoman.builtin.nouns import read_entries
@@ -47,7 +47,7 @@ TIMES = {
         in the evening = am Abend
         at night = nachts
         """),
-    # What does not happen does not do so every day.
+    # Without "every day", which does not fit a negation.
     "negated present": _read_phrases("""
         today = heute
         now = jetzt
@@ -112,7 +112,7 @@ _QUALITIES = _read_phrases("""
     well = gut
     """)
 
-# Who with whom and what for whom: verbs that sensibly take a companion or a beneficiary.
+# Verbs that can have a companion or a beneficiary.
 _IN_COMPANY = "build clean dance discuss drink drive eat fly hunt play pray prepare repair sing travel visit wait work"
 _FOR_SOMEBODY = "build buy carry choose copy draw find open order paint print repair translate wash work"
 VERBS_IN_COMPANY = frozenset(_IN_COMPANY.split())
@@ -155,7 +155,7 @@ NAMES = (
 TITLED_NAMES = tuple(
     Name(name, pronoun, title) for title, pronoun in (("Mr", "he"), ("Mrs", "she")) for name in _SURNAMES.split()
 )
-# Spelled alike in both languages: names are to be copied.
+# Spelled the same in both languages, so that names are copied.
 _CITY_NAMES = "Amsterdam Berlin Boston Bremen Dresden Dublin Hamburg Leipzig London Madrid Oslo Paris Salzburg"
 CITIES = tuple(_CITY_NAMES.split())
 
@@ -170,5 +170,5 @@ SHOULD = Modal("should", "", "", "sollen")
 WOULD_LIKE_TO = Modal("would", "like to", "", "möchten")
 PRESENT_MODALS = (CAN, WANT_TO, MAY, SHOULD, WOULD_LIKE_TO, MUST)
 PAST_MODALS = (COULD, HAD_TO, WANTED_TO)
-# "must not" forbids while "muss nicht" only permits, and "may" asks something else than it states.
+# "must not" forbids, but "muss nicht" permits; "may" has different meanings in questions and statements.
 MODALS_TO_NEGATE = (CAN, WANT_TO, SHOULD)

@@ -1,4 +1,4 @@
-"""Random choices that make sense: noun phrases, subjects, objects, times and places that fit their verb."""
+"""Draws noun phrases, subjects, objects, times and places that fit their verb."""
 
 from collections.abc import Sequence
 from random import Random
@@ -29,7 +29,7 @@ ADJECTIVE_SHARE = 0.35
 PLURAL_SHARE = 0.3
 
 _BARE_MASS = Determiner("", "", "s", is_indefinite=True)
-# Repetition is weight: definite and possessive phrases are the common ones.
+# Repetition is weight: definite and possessive phrases are the most frequent.
 _DEFINITE = (phrases.THE,) * 8 + phrases.POSSESSIVES + (phrases.THIS,) * 2
 # Nobody owns a valley or a station.
 _PUBLIC = (phrases.THE, phrases.THE, phrases.THIS)
@@ -57,22 +57,22 @@ _OWNERS = (phrases.THE, *phrases.POSSESSIVES)
 
 
 def pick(random: Random, items: Sequence[Item]) -> Item:
-    """One of the items, each equally likely; three times as fast as Random.choice."""
+    """Draws one of the items, each equally likely; 3 times as fast as Random.choice."""
     return items[int(random.random() * len(items))]
 
 
 def chance(random: Random, share: float) -> bool:
-    """True in the given share of calls."""
+    """Returns True in the given share of calls."""
     return random.random() < share
 
 
 def choose_noun(random: Random, kinds: Sequence[str]) -> Noun:
-    """A noun of one of the kinds; small kinds get as many turns as large ones, so that no word stays rare."""
+    """Draws a noun of one of the kinds; every kind is equally likely, so that no word is rare."""
     return pick(random, NOUNS[pick(random, kinds)])
 
 
 def choose_adjective(random: Random, noun: Noun, share: float = ADJECTIVE_SHARE) -> Adjective | None:
-    """Now and then an adjective that can describe the noun."""
+    """Draws an adjective that can describe the noun in the given share of calls."""
     return pick(random, ADJECTIVES_FITTING[noun.kind]) if chance(random, share) else None
 
 
@@ -83,7 +83,7 @@ def choose_phrase(
     is_negated: bool = False,
     adjective_share: float = ADJECTIVE_SHARE,
 ) -> Nominal:
-    """A noun phrase around a noun; an indefinite one becomes kein if negated."""
+    """Draws a noun phrase with a noun; an indefinite one gets "kein" if negated."""
     determiner = pick(random, determiners)
     is_plural = determiner.number == "p" or (
         determiner.number == "sp" and noun.plural != "" and chance(random, PLURAL_SHARE)
@@ -94,7 +94,7 @@ def choose_phrase(
 
 
 def choose_object(random: Random, verb: Verb, subject: Nominal, is_negated: bool = False) -> Nominal:
-    """An object the verb can take: mostly a noun phrase, sometimes a name, a pronoun or something counted."""
+    """Draws an object of the verb: mostly a noun phrase, sometimes a name, a pronoun or a quantity."""
     noun = choose_noun(random, verb.object_kinds)
     if noun.kind == "people" and chance(random, 0.35):
         return choose_other_pronoun(random, subject) if chance(random, 0.5) else choose_name(random)
@@ -108,13 +108,13 @@ def choose_object(random: Random, verb: Verb, subject: Nominal, is_negated: bool
 
 
 def choose_thing(random: Random, verb: Verb, is_negated: bool) -> Nominal:
-    """What is handed over: never a pronoun, since two pronouns would change places in German."""
+    """Draws what is given; never a pronoun, since German reverses the order of two pronouns."""
     noun = choose_noun(random, verb.object_kinds)
     return choose_phrase(random, noun, _MASS if noun.kind in MASS_KINDS else _COUNTABLE, is_negated)
 
 
 def choose_recipient(random: Random, subject: Nominal) -> Nominal:
-    """Who gets something."""
+    """Draws who gets something."""
     draw = random.random()
     if draw < 0.3:
         return choose_other_pronoun(random, subject)
@@ -122,7 +122,7 @@ def choose_recipient(random: Random, subject: Nominal) -> Nominal:
 
 
 def choose_quantity(random: Random, noun: Noun) -> Nominal:
-    """Many, some or a number of things; digits are written alike in both languages, to be copied."""
+    """Draws many, some or a number of things; digits are the same in both languages, so that they are copied."""
     if chance(random, 0.3):
         return choose_phrase(random, noun, phrases.QUANTIFIERS)
     english, german_number = choose_number(random)
@@ -130,7 +130,7 @@ def choose_quantity(random: Random, noun: Noun) -> Nominal:
 
 
 def choose_number(random: Random, limit: int = 10_000) -> tuple[str, str]:
-    """A number in words up to twelve, in digits above."""
+    """Draws a number, in words up to twelve and in digits above."""
     if chance(random, 0.6):
         return pick(random, NUMBER_WORDS)
     number = f"{random.randrange(13, 100 if chance(random, 0.7) else limit):,}"
@@ -138,27 +138,27 @@ def choose_number(random: Random, limit: int = 10_000) -> tuple[str, str]:
 
 
 def choose_name(random: Random) -> Nominal:
-    """A first name, or a surname with its title."""
+    """Draws a first name, or a surname with its title."""
     return phrases.name_phrase(pick(random, NAMES if chance(random, 0.7) else TITLED_NAMES))
 
 
 def choose_name_of(random: Random, pronoun: str) -> Nominal:
-    """A name that "he" or "she" stands for."""
+    """Draws a first name for the pronoun "he" or "she"."""
     return phrases.name_phrase(pick(random, _NAMES_OF[pronoun]))
 
 
 def choose_pronoun(random: Random) -> Nominal:
-    """A personal pronoun that needs no antecedent."""
+    """Draws a personal pronoun that needs no antecedent."""
     return pick(random, _PRONOUNS)
 
 
 def choose_other_pronoun(random: Random, subject: Nominal) -> Nominal:
-    """A pronoun for somebody else than the subject, since "I see me" would have to be reflexive."""
+    """Draws a pronoun for another person than the subject, since "I see me" would have to be reflexive."""
     return pick(random, _OTHER_PRONOUNS if subject.person in ("I", "you", "we") else _PRONOUNS)
 
 
 def choose_subject(random: Random) -> Nominal:
-    """Somebody who acts."""
+    """Draws somebody who acts."""
     draw = random.random()
     if draw < 0.22:
         return choose_pronoun(random)
@@ -170,7 +170,7 @@ def choose_subject(random: Random) -> Nominal:
 
 
 def choose_affirmed_subject(random: Random) -> Nominal:
-    """Somebody who can be taken up by a pronoun or stand in a negated clause: not "no child" or "every child"."""
+    """Draws a subject that a pronoun can repeat and that can be negated: not "no child" or "every child"."""
     draw = random.random()
     if draw < 0.25:
         return choose_pronoun(random)
@@ -178,7 +178,7 @@ def choose_affirmed_subject(random: Random) -> Nominal:
 
 
 def choose_plain_subject(random: Random) -> Nominal:
-    """Somebody of whom a clause will say what they are like, so that no adjective may contradict it.
+    """Draws a subject without an adjective, which could contradict what the clause says about it.
 
     A child is left out, because "it" could then mean the child or the thing it holds.
     """
@@ -189,23 +189,23 @@ def choose_plain_subject(random: Random) -> Nominal:
 
 
 def choose_person(random: Random) -> Nominal:
-    """A definite person, as head of relative clauses or companion."""
+    """Draws a definite person, as head of a relative clause or as companion."""
     return choose_phrase(random, pick(random, NOUNS["people"]), _DEFINITE)
 
 
 def choose_definite(random: Random, noun: Noun) -> Nominal:
-    """The noun as something known."""
+    """Draws a definite phrase with the noun."""
     return choose_phrase(random, noun, _DEFINITE)
 
 
 def choose_plain(random: Random, noun: Noun) -> Nominal:
-    """The noun as something known, without adjective."""
+    """Draws a definite phrase with the noun, without adjective."""
     determiners = _PUBLIC if noun.kind in _PUBLIC_KINDS else _DEFINITE
     return choose_phrase(random, noun, determiners, adjective_share=0.0)
 
 
 def choose_possession(random: Random, noun: Noun, adjective_share: float = ADJECTIVE_SHARE) -> Nominal:
-    """Something that belongs to somebody, in the genitive."""
+    """Draws something that belongs to somebody, in the genitive."""
     adjective = choose_adjective(random, noun, adjective_share)
     is_plural = noun.plural != "" and chance(random, 0.2)
     if chance(random, 0.4):
@@ -218,14 +218,14 @@ def choose_possession(random: Random, noun: Noun, adjective_share: float = ADJEC
 
 
 def choose_part(random: Random) -> Nominal:
-    """A part of a building: the roof of the church."""
+    """Draws a part of a building: the roof of the church."""
     part = phrases.noun_phrase(phrases.THE, pick(random, NOUNS["parts"]), None)
     whole = choose_phrase(random, pick(random, NOUNS["buildings"]), (phrases.THE, phrases.THIS))
     return phrases.part_of(part, whole)
 
 
 def choose_time(random: Random, tense: str, is_negated: bool = False) -> Phrase:
-    """A time that agrees with the tense, or the event or weather that frames what is told."""
+    """Draws a time that agrees with the tense, or an event or cause."""
     draw = random.random()
     if draw < 0.1:
         return prepositional(pick(random, _PREPOSITIONS_OF_EVENTS), _definite_singular(random, "events"))
@@ -237,12 +237,12 @@ def choose_time(random: Random, tense: str, is_negated: bool = False) -> Phrase:
 
 
 def choose_calendar_time(random: Random, tense: str) -> Phrase:
-    """A plain time, for what takes place by the calendar."""
+    """Draws a plain time, for events of the calendar."""
     return pick(random, TIMES[tense])
 
 
 def choose_location(random: Random) -> Phrase:
-    """Where something happens: the dative after a two-way preposition."""
+    """Draws where something happens: the dative after a two-way preposition."""
     draw = random.random()
     if draw < 0.15:
         return pick(random, WHEREABOUTS)
@@ -258,7 +258,7 @@ def choose_location(random: Random) -> Phrase:
 
 
 def choose_goal(random: Random, can_enter: bool) -> Phrase:
-    """Where somebody goes: into is in with the accusative, to is zu with the dative."""
+    """Draws where somebody goes: "into" is "in" with the accusative, "to" is "zu" with the dative."""
     if can_enter and chance(random, 0.5):
         place = phrases.noun_phrase(phrases.THE, noun := pick(random, _ENTERABLE), choose_adjective(random, noun))
         return prepositional(("into", "in", german.ACCUSATIVE), place)
@@ -267,19 +267,19 @@ def choose_goal(random: Random, can_enter: bool) -> Phrase:
 
 
 def choose_city_goal(random: Random) -> Phrase:
-    """To a city: nach, without article."""
+    """Draws a city as goal: "nach", without article."""
     city = pick(random, CITIES)
     return Phrase(f"to {city}", f"nach {city}")
 
 
 def choose_spot(random: Random, case: int) -> Phrase:
-    """At a piece of furniture: accusative for the way there, dative for being there."""
+    """Draws a place at furniture: accusative for motion, dative for rest."""
     english, preposition = pick(random, _PREPOSITIONS_OF_FURNITURE)
     return prepositional((english, preposition, case), _definite_singular(random, "furniture"))
 
 
 def choose_company(random: Random, verb: Verb) -> Phrase | None:
-    """With, without or for somebody, where the verb makes sense of it."""
+    """Draws with, without or for somebody, if it fits the verb."""
     fitting = (_WITH_SOMEBODY if verb.lemma in VERBS_IN_COMPANY else ()) + (
         _FOR_SOMEBODY if verb.lemma in VERBS_FOR_SOMEBODY else ()
     )
@@ -287,13 +287,13 @@ def choose_company(random: Random, verb: Verb) -> Phrase | None:
 
 
 def choose_manner(random: Random, verb: Verb) -> Phrase | None:
-    """How something is done, if the lexicon knows a fitting way."""
+    """Draws how something is done, if the lexicon has a fitting adverb."""
     manners = MANNERS_FITTING.get(verb.lemma)
     return pick(random, manners) if manners and chance(random, 0.4) else None
 
 
 def prepositional(preposition: tuple[str, str, int], phrase: Nominal) -> Phrase:
-    """Preposition and noun phrase in the case it governs."""
+    """Joins a preposition and a noun phrase in the case that the preposition needs."""
     english, german_preposition, case = preposition
     return Phrase(
         f"{english} {phrase.english_object}",

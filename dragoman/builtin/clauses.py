@@ -1,6 +1,7 @@
-"""A clause in both languages: who does what, when, where; stated, asked, ordered or subordinate.
+"""Clauses in both languages (who does what, when, where), and how they become sentences.
 
-English keeps its order and needs do; German puts the finite verb second, first or last around the same middle field.
+A clause is a statement, question, command or subordinate clause. English keeps its word order and needs "do"; German
+puts the finite verb second, first or last around the same middle field.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from dragoman.builtin.verbs import Verb
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A piece of text that is the same in every sentence: an adverb, a prepositional phrase, a predicate."""
+    """Text that is the same in every clause: an adverb, a prepositional phrase, a predicate."""
 
     english: str
     german: str
@@ -22,7 +23,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Modal:
-    """A modal verb; English ones are auxiliaries (can) or full verbs that need do (want to)."""
+    """A modal verb; in English an auxiliary (can) or a full verb that needs "do" (want to)."""
 
     english_auxiliary: str
     english_verb: str
@@ -33,7 +34,7 @@ class Modal:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """What a clause says; the functions below put it into words."""
+    """The content of a clause; the functions below write it in each language."""
 
     subject: Nominal
     verb: Verb
@@ -51,13 +52,13 @@ class Clause:
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
-        """All pairs of lemmas that stand in a relation somewhere in the clause."""
+        """All pairs of lemmas that are in a grammatical relation in the clause."""
         found = self.subject.combinations
         if self.recipient:
             found += self.recipient.combinations
         if self.direct_object:
             found += self.direct_object.combinations
-            # The complement of "be" is no object: nothing is done to it.
+            # The complement of "be" is not an object.
             if self.direct_object.lemma and self.verb.object_case != "nominative":
                 found += (("object", self.verb.lemma, self.direct_object.lemma),)
         for phrase in (self.place, self.front, self.time, self.predicate, self.manner):
@@ -66,8 +67,38 @@ class Clause:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence in both languages, with its combinations of lemmas, by which the splits are made."""
+
+    source: str
+    target: str
+    combinations: tuple[Combination, ...]
+
+
+def spell(source: str, target: str, combinations: tuple[Combination, ...], mark: str = ".") -> Sentence:
+    """Builds a sentence from its words: adds the capital letter and the closing mark."""
+    return Sentence(_finish(source, mark), _finish(target, mark), combinations)
+
+
+def _finish(text: str, mark: str) -> str:
+    # A relative clause at the end has a closing comma, which the closing mark replaces.
+    return text[0].upper() + text[1:].removesuffix(",").replace(",,", ",") + mark
+
+
+def state(clause: Clause, mark: str = ".") -> Sentence:
+    """Builds a sentence from one clause with the word order of a statement."""
+    return spell(english_statement(clause), german_statement(clause), clause.combinations, mark)
+
+
+def ask(clause: Clause, question_word: str = "", german_question_word: str = "") -> Sentence:
+    """Builds a question from one clause."""
+    source, target = english_question(clause, question_word), german_question(clause, german_question_word)
+    return spell(source, target, clause.combinations, "?")
+
+
 def english_statement(clause: Clause) -> str:
-    """English word order of main and subordinate clauses alike."""
+    """Writes an English main or subordinate clause, which have the same word order."""
     auxiliary, main = _english_verb(clause, needs_auxiliary=clause.is_negated)
     negation = "not" if clause.is_negated else ""
     if auxiliary == "can" and negation:
@@ -77,20 +108,20 @@ def english_statement(clause: Clause) -> str:
 
 
 def english_question(clause: Clause, question_word: str = "") -> str:
-    """The auxiliary before the subject, after a question word if there is one."""
+    """Writes an English question: the auxiliary comes before the subject, after a question word if there is one."""
     auxiliary, main = _english_verb(clause, needs_auxiliary=True)
     return _join(question_word, auxiliary, clause.subject.english, *_english_rest(clause, main))
 
 
 def english_command(clause: Clause) -> str:
-    """The bare verb, with do only for the negation."""
+    """Writes an English command: the bare verb, with "do" only for the negation."""
     opening = "do not" if clause.is_negated else ""
     front = clause.front.english if clause.front else ""
     return _join(front, opening, *_english_rest(clause, clause.verb.english))
 
 
 def german_statement(clause: Clause) -> str:
-    """Verb second: what is fronted takes the first place, else the subject does."""
+    """Writes a German main clause: the verb is second, after the fronted phrase or the subject."""
     finite, closing = _german_verb(clause)
     subject = clause.subject.german[german.NOMINATIVE]
     opening = [clause.front.german, finite, subject] if clause.front else [subject, finite]
@@ -98,26 +129,26 @@ def german_statement(clause: Clause) -> str:
 
 
 def german_question(clause: Clause, question_word: str = "") -> str:
-    """Verb first, or second after a question word."""
+    """Writes a German question: the verb is first, or second after a question word."""
     finite, closing = _german_verb(clause)
     return _join(question_word, finite, clause.subject.german[german.NOMINATIVE], *_german_middle(clause), closing)
 
 
 def german_subordinate(clause: Clause, opening: str = "") -> str:
-    """Verb last; a separable prefix rejoins its verb, and the finite verb closes the clause."""
+    """Writes a German subordinate clause: the finite verb is last, joined with its separable prefix."""
     finite, closing = _german_verb(clause)
     verbs = closing + finite if clause.verb.prefix and closing == clause.verb.prefix else _join(closing, finite)
     return _join(opening, clause.subject.german[german.NOMINATIVE], *_german_middle(clause), verbs)
 
 
 def german_command(clause: Clause) -> str:
-    """Verb first, without a subject; "bitte" may precede it."""
+    """Writes a German command: the verb is first, without a subject; "bitte" may precede it."""
     front = clause.front.german if clause.front else ""
     return _join(front, german.imperative(clause.verb), *_german_middle(clause), clause.verb.prefix)
 
 
 def _english_verb(clause: Clause, needs_auxiliary: bool) -> tuple[str, str]:
-    """The auxiliary (or nothing) and the rest of the English verb."""
+    """Returns the auxiliary (or nothing) and the rest of the English verb."""
     person, verb = clause.subject.person, clause.verb
     if clause.modal:
         return _english_modal(clause.modal, verb.english, person, needs_auxiliary)
@@ -150,7 +181,7 @@ def _form_of_do(person: str, is_past: bool) -> str:
 
 
 def _english_rest(clause: Clause, main: str) -> list[str]:
-    """Everything after the auxiliary."""
+    """Returns everything after the auxiliary."""
     frequency = clause.frequency.english if clause.frequency else ""
     adverbials = [phrase.english for phrase in (clause.predicate, clause.manner, clause.place, clause.time) if phrase]
     recipient = clause.recipient.english_object if clause.recipient else ""
@@ -171,17 +202,17 @@ def _german_finite(verb: Verb, tense: str, modal: Modal | None, person: str) -> 
         return german.present(verb, person), verb.prefix
     if verb.infinitive in german.SIMPLE_PAST:
         return german.SIMPLE_PAST[verb.infinitive][person], ""
-    # The English simple past becomes the German perfect, the past of conversation.
+    # The English simple past becomes the German perfect, as in spoken German.
     return german.perfect_auxiliary(verb, person), german.participle(verb)
 
 
 def _german_verb(clause: Clause) -> tuple[str, str]:
-    """The finite verb, and what closes the clause: prefix, participle or infinitive."""
+    """Returns the finite verb, and the end of the clause: prefix, participle or infinitive."""
     return _german_finite(clause.verb, clause.tense, clause.modal, clause.subject.german_person)
 
 
 def _german_middle(clause: Clause) -> list[str]:
-    """The middle field: pronouns, time, frequency, recipient, object, nicht, manner, place, predicate."""
+    """Returns the middle field: pronouns, time, frequency, recipient, object, nicht, manner, place, predicate."""
     pronouns: list[str] = []
     nouns: list[str] = []
     if clause.recipient:

@@ -1,4 +1,4 @@
-"""English word forms: plural, third person, past, and the choice between a and an."""
+"""English word forms: plural, third person, past, possessive, and the article a or an."""
 
 from functools import cache
 
@@ -29,7 +29,7 @@ _SPOKEN_WITH_CONSONANT = ("useful", "university")
 
 @cache
 def plural(noun: str) -> str:
-    """The plural of a noun."""
+    """Returns the plural of a noun."""
     if noun in IRREGULAR_PLURALS:
         return IRREGULAR_PLURALS[noun]
     return noun[:-1] + "ies" if _ends_in_consonant_y(noun) else noun + _sibilant_e(noun) + "s"
@@ -37,7 +37,7 @@ def plural(noun: str) -> str:
 
 @cache
 def third_person(verb: str) -> str:
-    """The present tense after he, she, it; only the first word of "fall asleep" changes."""
+    """Returns the present tense after he, she, it; only the first word of "fall asleep" changes."""
     head, space, rest = verb.partition(" ")
     if head in _IRREGULAR_THIRD_PERSON:
         form = _IRREGULAR_THIRD_PERSON[head]
@@ -50,7 +50,7 @@ def third_person(verb: str) -> str:
 
 @cache
 def past(verb: Verb) -> str:
-    """The simple past; the lexicon gives the irregular ones and those that double a consonant."""
+    """Returns the simple past; the lexicon has the irregular forms and those that double a consonant."""
     head, space, rest = verb.english.partition(" ")
     if verb.english_past:
         form = verb.english_past
@@ -63,14 +63,14 @@ def past(verb: Verb) -> str:
 
 @cache
 def indefinite_article(next_word: str) -> str:
-    """a or an, by the sound that follows."""
+    """Returns a or an, depending on the sound that follows."""
     if next_word.startswith(_SPOKEN_WITH_VOWEL):
         return "an"
     return "an" if next_word[0] in "aeiou" and not next_word.startswith(_SPOKEN_WITH_CONSONANT) else "a"
 
 
 def possessive(noun_phrase: str, is_plural: bool) -> str:
-    """The genitive: my brother's, my brothers', the children's."""
+    """Returns the possessive: my brother's, my brothers', the children's."""
     return noun_phrase + ("'" if is_plural and noun_phrase.endswith("s") else "'s")
 
 

@@ -1,4 +1,4 @@
-"""German grammar: endings of nouns, adjectives and articles, and forms of verbs."""
+"""German word forms: endings of nouns, adjectives and articles, and forms of verbs."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ Forms = tuple[str, str, str, str]
 
 
 def _by_slot(table: str) -> dict[str, Forms]:
-    """Reads four lines m, f, n, p of four endings each; `-` is no ending."""
+    """Reads four lines (m, f, n, p) of four endings each; `-` is no ending."""
     rows = [[ending.strip("-") for ending in line.split()] for line in table.strip().splitlines()]
     return {slot: (row[0], row[1], row[2], row[3]) for slot, row in zip(SLOTS, rows, strict=True)}
 
@@ -99,7 +99,7 @@ _CONTRACTIONS = {
 
 @cache
 def determiner_forms(lemma: str, slot: str) -> Forms:
-    """The four cases of a determiner: der, ein-words, der-words; numbers and "viele" have one form for all."""
+    """Returns the four cases of a determiner; words without endings, such as numbers, have one form for all."""
     if lemma == "der":
         return DEFINITE_ARTICLE[slot]
     if declension_after(lemma) == "mixed":
@@ -113,7 +113,7 @@ def determiner_forms(lemma: str, slot: str) -> Forms:
 
 @cache
 def declension_after(determiner: str) -> str:
-    """Which adjective endings a determiner calls for."""
+    """Returns which adjective endings follow a determiner."""
     if determiner in ("der", "dieser", "jeder", "welcher"):
         return "weak"
     if determiner in ("ein", "kein", "mein", "dein", "sein", "ihr", "unser"):
@@ -123,7 +123,7 @@ def declension_after(determiner: str) -> str:
 
 @cache
 def noun_forms(noun: Noun, slot: str) -> Forms:
-    """The four cases of a noun in the singular (its own gender) or the plural."""
+    """Returns the four cases of a noun in the singular (its own gender) or the plural."""
     if slot == "p":
         return (noun.plural, noun.plural, _dative_plural(noun.plural), noun.plural)
     if noun.is_weak:
@@ -133,19 +133,19 @@ def noun_forms(noun: Noun, slot: str) -> Forms:
 
 @cache
 def adjective_forms(adjective: Adjective, declension: str, slot: str) -> Forms:
-    """The four cases of an attributive adjective."""
+    """Returns the four cases of an attributive adjective."""
     return _with_endings(adjective.stem, ADJECTIVE_ENDINGS[declension][slot])
 
 
 def contract(preposition: str, phrase: str) -> str:
-    """Joins preposition and noun phrase, melting an article into it: zu dem Haus -> zum Haus."""
+    """Joins preposition and noun phrase, and contracts them: zu dem Haus -> zum Haus."""
     article, _, rest = phrase.partition(" ")
     contraction = _CONTRACTIONS.get(f"{preposition} {article}")
     return f"{contraction} {rest}" if contraction and rest else f"{preposition} {phrase}"
 
 
 def _with_endings(stem: str, endings: Forms) -> Forms:
-    # unser loses nothing here: the full forms "unsere, unseren" are as right as "unsre, unsren".
+    # "unser" keeps its e: "unsere, unseren" are as correct as "unsre, unsren".
     return (stem + endings[0], stem + endings[1], stem + endings[2], stem + endings[3])
 
 
@@ -173,7 +173,7 @@ IRREGULAR_PRESENT = {
     "möchten": _by_person("möchte möchtest möchte möchten möchten"),  # English would like to
 }
 
-# Only these are told in the simple past; all other verbs in the perfect, as in spoken German.
+# Only these use the simple past; all other verbs use the perfect, as in spoken German.
 SIMPLE_PAST = {
     "sein": _by_person("war warst war waren waren"),
     "haben": _by_person("hatte hattest hatte hatten hatten"),
@@ -187,7 +187,7 @@ _INSEPARABLE_PREFIXES = ("be", "emp", "ent", "er", "ge", "ver", "zer", "über", 
 
 @cache
 def present(verb: Verb, person: str) -> str:
-    """The present tense without a separable prefix: er "ruft" for anrufen."""
+    """Returns the present tense without a separable prefix: er "ruft" for anrufen."""
     bare = verb.infinitive.removeprefix(verb.prefix)
     if bare in IRREGULAR_PRESENT:
         return IRREGULAR_PRESENT[bare][person]
@@ -200,7 +200,7 @@ def present(verb: Verb, person: str) -> str:
 
 @cache
 def participle(verb: Verb) -> str:
-    """The past participle: gekauft, angerufen, besucht, repariert."""
+    """Returns the past participle: gekauft, angerufen, besucht, repariert."""
     if verb.participle:
         return verb.participle
     bare = verb.infinitive.removeprefix(verb.prefix)
@@ -210,20 +210,20 @@ def participle(verb: Verb) -> str:
 
 
 def perfect_auxiliary(verb: Verb, person: str) -> str:
-    """The finite form of haben or sein that the perfect of the verb takes."""
+    """Returns the form of haben or sein for the perfect of the verb."""
     return IRREGULAR_PRESENT["sein" if verb.is_sein_perfect else "haben"][person]
 
 
 @cache
 def imperative(verb: Verb) -> str:
-    """The familiar singular command without a separable prefix: nimm, warte, ruf."""
+    """Returns the informal singular command without a separable prefix: nimm, warte, ruf."""
     bare = verb.infinitive.removeprefix(verb.prefix)
     if verb.changed_stem and "ä" not in verb.changed_stem:  # e -> i is kept (lies!), a -> ä is not (fahr!)
         return verb.changed_stem
     stem = _stem(bare)
     if bare.endswith(("eln", "ern")):
         return _first_person(bare)
-    # After s the short form sounds clipped: reise!
+    # After s, the form with e is usual: reise!
     return stem + ("e" if _needs_e(stem) or stem.endswith("s") else "")
 
 
@@ -241,7 +241,7 @@ def _second_or_third_person(verb: Verb, bare: str, person: str) -> str:
     link = "e" if _needs_e(stem) and not verb.changed_stem else ""
     if person == "du":
         return stem + link + ("t" if stem.endswith(("s", "ß", "z", "x")) else "st")
-    # A changed stem that already ends in t takes no second one: er hält.
+    # A changed stem that ends in t gets no second t: er hält.
     return stem if verb.changed_stem and stem.endswith("t") else stem + link + "t"
 
 

@@ -1,7 +1,7 @@
-"""The nouns, by what can be done with them: every entry reads like a dictionary's.
+"""The nouns, grouped by what can be done with them; each line is an entry as in a dictionary.
 
-`brother = der Bruder, Bruders, Brüder` gives article, genitive and plural. A feminine noun has no genitive of its own,
-a noun of the n-declension says `weak`, and a noun without plural leaves it out.
+`brother = der Bruder, Bruders, Brüder` has article, genitive and plural. Feminine nouns omit the genitive, nouns of the
+n-declension have `weak` instead, and nouns without plural omit it.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 def read_entries(table: str) -> Iterator[tuple[str, str]]:
-    """The two sides of every line that is not empty."""
+    """Yields the two sides of every line."""
     for line in table.strip().splitlines():
         english, german = line.split(" = ")
         yield english.strip(), german.strip()
@@ -20,7 +20,7 @@ GENDER_OF_ARTICLE = {"der": "m", "die": "f", "das": "n"}
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """One noun with what its German and English forms are derived from."""
+    """One noun, with what is needed to form its cases and plural."""
 
     english: str
     german: str
@@ -353,7 +353,7 @@ _TABLES = {
         """,
 }
 
-# Mass nouns stand without an article where a countable noun would take "a".
+# Mass nouns have no article where a countable noun has "a".
 MASS_KINDS = frozenset({"groceries", "drinks"})
 PLACE_KINDS = ("rooms", "buildings", "areas", "waypoints")
 

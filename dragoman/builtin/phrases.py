@@ -1,4 +1,4 @@
-"""Noun phrases in both languages at once: articles to relative clauses, pronouns and names."""
+"""Noun phrases in both languages, from articles to relative clauses, and pronouns and names."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -8,16 +8,16 @@ from dragoman.builtin.adjectives import Adjective
 from dragoman.builtin.german import Forms
 from dragoman.builtin.nouns import Noun
 
-# Two lemmas that stand in a grammatical relation, such as ("adjective", "red", "car") or ("object", "buy", "car").
+# Two lemmas in a grammatical relation, such as ("adjective", "red", "car") or ("object", "buy", "car").
 Combination = tuple[str, str, str]
 
-# English pronouns name the persons of verbs: "he" also stands for she, it and every singular noun.
+# English pronouns name the person of a verb: "he" also covers she, it and every singular noun.
 _GERMAN_PERSON = {"I": "ich", "you": "du", "he": "er", "we": "wir", "they": "sie"}
 
 
 @dataclass(frozen=True, slots=True)
 class Nominal:
-    """Anything that can be subject or object, with its forms in both languages."""
+    """A phrase that can be subject or object, with its forms in both languages."""
 
     english: str
     english_object: str
@@ -33,13 +33,13 @@ class Nominal:
 
     @property
     def german_person(self) -> str:
-        """The person of the German verb."""
+        """Person of the German verb."""
         return _GERMAN_PERSON[self.person]
 
 
 @dataclass(frozen=True, slots=True)
 class Determiner:
-    """What opens a noun phrase; `number` says whether it allows singular ("s"), plural ("p") or both ("sp")."""
+    """First word of a noun phrase; `number` says if it allows singular ("s"), plural ("p") or both ("sp")."""
 
     english: str
     german: str
@@ -50,7 +50,7 @@ class Determiner:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A proper name, copied unchanged; `title` is declined (Herr, Herrn)."""
+    """A proper name, which is copied; `title` has cases in German (Herr, Herrn)."""
 
     name: str
     pronoun: str
@@ -77,7 +77,7 @@ POSSESSIVES = tuple(
 )
 QUANTIFIERS = (Determiner("many", "viele", "p"), Determiner("some", "einige", "p"))
 
-# "you" is always the familiar singular: one English sentence, one German one.
+# "you" is always the informal singular, so that a sentence has only one translation.
 PRONOUNS = {
     "I": Nominal("I", "me", german.PERSONAL_PRONOUNS["ich"], "I", "m", "I", is_pronoun=True),
     "you": Nominal("you", "you", german.PERSONAL_PRONOUNS["du"], "you", "m", "you", is_pronoun=True),
@@ -89,7 +89,7 @@ PRONOUNS = {
 WHO = Nominal("who", "who", german.PERSONAL_PRONOUNS["wer"], "he", "m", "he", is_pronoun=True)
 WHAT = Nominal("what", "what", ("was", "was", "was", "wessen"), "he", "n", "it", is_pronoun=True)
 
-# Grammatical gender and the pronoun people use part ways here; all other neuter people do not exist in the lexicon.
+# Here the pronoun differs from the grammatical gender; the lexicon has no other people of neuter gender.
 _PRONOUN_OF_NEUTER_PERSON = {"girl": "she", "child": "it"}
 
 
@@ -100,7 +100,7 @@ def noun_phrase(
     is_plural: bool = False,
     is_negated: bool = False,
 ) -> Nominal:
-    """A noun phrase; if negated, German says kein where English negates the verb (does not buy a book)."""
+    """Builds a noun phrase; if negated, German has "kein" where English negates the verb (does not buy a book)."""
     slot = "p" if is_plural else noun.gender
     german_determiner = "kein" if is_negated else determiner.german
     english_words = _english_words(determiner, noun, adjective, is_plural)
@@ -119,7 +119,7 @@ def noun_phrase(
 
 
 def possessed(owner: Nominal, thing: Nominal, thing_without_article: Nominal) -> Nominal:
-    """A noun phrase with an owner: my brother's car, das Auto meines Bruders; Anna's car, Annas Auto."""
+    """Builds a noun phrase with an owner: my brother's car, das Auto meines Bruders; Anna's car, Annas Auto."""
     owner_english = english.possessive(owner.english, owner.person == "they")
     if owner.kind == "name":
         forms = _join_forms([owner.german[german.GENITIVE]] * 4, thing_without_article.german)
@@ -131,7 +131,7 @@ def possessed(owner: Nominal, thing: Nominal, thing_without_article: Nominal) ->
 
 
 def part_of(part: Nominal, whole: Nominal) -> Nominal:
-    """A part of a thing: the roof of the house, das Dach des Hauses."""
+    """Builds a phrase for a part of a thing: the roof of the house, das Dach des Hauses."""
     phrase = f"{part.english} of {whole.english}"
     forms = _join_forms(part.german, [whole.german[german.GENITIVE]] * 4)
     combinations = part.combinations + whole.combinations
@@ -141,7 +141,7 @@ def part_of(part: Nominal, whole: Nominal) -> Nominal:
 def with_relative_clause(
     head: Nominal, english_clause: str, german_clause: str, combinations: tuple[Combination, ...]
 ) -> Nominal:
-    """Hangs a relative clause on a noun phrase; the closing German comma is dropped later where the sentence ends."""
+    """Adds a relative clause to a noun phrase; `clauses.spell` removes its closing comma at the end of a sentence."""
     phrase = f"{head.english} {english_clause}"
     forms = _join_forms(head.german, [f", {german_clause},"] * 4, glue="")
     return replace(
@@ -150,24 +150,24 @@ def with_relative_clause(
 
 
 def relative_pronoun(head: Nominal) -> Nominal:
-    """The subject of a relative clause: gender and number from the head, case from its own clause."""
+    """Returns the subject of a relative clause, with the gender and number of the head."""
     word = relative_word(head)
     return replace(head, english=word, german=german.RELATIVE_PRONOUNS[head.slot], combinations=(), is_pronoun=True)
 
 
 def whose(owner: Nominal, noun: Noun) -> Nominal:
-    """The subject of a relative clause about something owned: dessen and deren agree with the owner."""
+    """Returns the subject of a relative clause about something owned; dessen and deren agree with the owner."""
     pronoun = german.RELATIVE_PRONOUNS[owner.slot][german.GENITIVE]
     return noun_phrase(Determiner("whose", pronoun), noun)
 
 
 def relative_word(head: Nominal) -> str:
-    """The English relative pronoun: who for people, that for all else."""
+    """Returns the English relative pronoun: who for people, that for everything else."""
     return "who" if head.kind in ("people", "name") else "that"
 
 
 def anaphor(antecedent: Nominal) -> Nominal:
-    """The pronoun that takes a phrase up again; "it" has the gender of the German noun."""
+    """Returns the pronoun that refers to a phrase; "it" has the gender of the German noun."""
     if antecedent.pronoun != "it":
         return replace(PRONOUNS[antecedent.pronoun], lemma=antecedent.lemma, kind=antecedent.kind)
     forms = german.PERSONAL_PRONOUNS[german.PRONOUN_OF_SLOT[antecedent.slot]]
@@ -176,12 +176,12 @@ def anaphor(antecedent: Nominal) -> Nominal:
 
 @cache
 def name_phrase(name: Name) -> Nominal:
-    """A person's name: Anna, or Herr Weber and Herrn Weber."""
+    """Builds a person's name: Anna, or Herr Weber and Herrn Weber."""
     slot = "f" if name.pronoun == "she" else "m"
     if not name.title:
         forms = (name.name, name.name, name.name, f"{name.name}s")
         return Nominal(name.name, name.name, forms, "he", slot, name.pronoun, kind="name")
-    # Herr is of the n-declension.
+    # Herr belongs to the n-declension.
     nominative, oblique = ("Herr", "Herrn") if name.title == "Mr" else ("Frau", "Frau")
     forms = (
         f"{nominative} {name.name}",

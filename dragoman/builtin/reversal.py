@@ -1,4 +1,4 @@
-"""The toy task: a sequence of letters is to be reversed. A model that learns it has working attention."""
+"""Writes the reversal task: sequences of letters and their reversals. A model that learns it has working attention."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -10,13 +10,13 @@ from dragoman.run.errors import UsageError
 from dragoman.run.files import write_text
 
 MIN_LENGTH = 2
-# Half of all sequences: drawing without repetition stays quick, two tries for each in the worst case.
+# With at most half of all sequences, drawing distinct ones takes two tries each in the worst case.
 _USABLE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ReversalCorpus:
-    """Where the files are, source and target of each split."""
+    """Paths of source and target of each split."""
 
     train: tuple[Path, Path]
     dev: tuple[Path, Path]
@@ -61,8 +61,8 @@ def _check_size(num_sequences: int, max_length: int) -> None:
     num_possible = int(len(ascii_lowercase) ** max_length * _USABLE_SHARE)
     if num_sequences > num_possible:
         raise UsageError(
-            f"There are only {num_possible:,} sequences to draw with max_length {max_length}, but {num_sequences:,} "
-            "were asked for; raise max_length or ask for fewer."
+            f"With max_length {max_length} there are only {num_possible:,} sequences to draw, but {num_sequences:,} "
+            "were requested; raise max_length or request fewer."
         )
 
 

@@ -1,4 +1,4 @@
-"""The training, dev and test splits of the built-in corpus."""
+"""Writes the training, dev and test splits of the built-in corpus."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -8,23 +8,10 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-from dragoman.builtin import compounds, statements
-from dragoman.builtin.adjectives import ADJECTIVES
-from dragoman.builtin.adverbials import (
-    CITIES,
-    FREQUENCIES,
-    MANNERS_FITTING,
-    NAMES,
-    NUMBER_WORDS,
-    TIMES,
-    TITLED_NAMES,
-    WHEREABOUTS,
-)
+from dragoman.builtin import sentences
 from dragoman.builtin.choices import pick
-from dragoman.builtin.nouns import NOUNS
+from dragoman.builtin.clauses import Sentence
 from dragoman.builtin.phrases import Combination
-from dragoman.builtin.sentence import Sentence
-from dragoman.builtin.verbs import VERBS
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
 
@@ -32,66 +19,43 @@ from dragoman.run.files import write_text
 MIN_WORDS, MAX_WORDS = 4, 14
 
 _WEIGHTS: dict[Callable[[Random], Sentence], int] = {
-    statements.statement: 30,
-    statements.description: 10,
-    statements.mood: 2,
-    statements.profession: 2,
-    statements.animal_life: 2,
-    statements.resting_place: 3,
-    statements.happening: 2,
-    statements.yes_no_question: 6,
-    statements.adverbial_question: 4,
-    statements.goal_question: 1,
-    statements.subject_question: 3,
-    statements.object_question: 4,
-    statements.command: 4,
-    compounds.reason_about_subject: 6,
-    compounds.reason_about_object: 4,
-    compounds.object_taken_up: 3,
-    compounds.sequence: 2,
-    compounds.condition: 3,
-    compounds.report: 4,
-    compounds.coordination: 3,
-    compounds.relative_on_subject: 6,
-    compounds.relative_on_object: 4,
+    sentences.statement: 30,
+    sentences.description: 10,
+    sentences.mood: 2,
+    sentences.profession: 2,
+    sentences.animal_life: 2,
+    sentences.resting_place: 3,
+    sentences.happening: 2,
+    sentences.yes_no_question: 6,
+    sentences.adverbial_question: 4,
+    sentences.goal_question: 1,
+    sentences.subject_question: 3,
+    sentences.object_question: 4,
+    sentences.command: 4,
+    sentences.reason_about_subject: 6,
+    sentences.reason_about_object: 4,
+    sentences.object_taken_up: 3,
+    sentences.sequence: 2,
+    sentences.condition: 3,
+    sentences.report: 4,
+    sentences.coordination: 3,
+    sentences.relative_on_subject: 6,
+    sentences.relative_on_object: 4,
 }
 _WEIGHTED_KINDS = tuple(kind for kind, weight in _WEIGHTS.items() for _ in range(weight))
 
 
 def draw_sentence(random: Random) -> Sentence:
-    """Draws until a sentence has a length within the bounds."""
+    """Draws sentences until one has an allowed length."""
     while True:
         sentence = pick(random, _WEIGHTED_KINDS)(random)
         if MIN_WORDS <= sentence.source.count(" ") + 1 <= MAX_WORDS:
             return sentence
 
 
-def list_lemmas() -> dict[str, frozenset[str]]:
-    """The English lemmas of each part of speech."""
-    manners = {phrase.english for phrases in MANNERS_FITTING.values() for phrase in phrases}
-    times = {phrase.english for phrases in TIMES.values() for phrase in phrases}
-    adverbs = {phrase.english for phrase in FREQUENCIES + WHEREABOUTS} | manners | times
-    return {
-        "nouns": frozenset(noun.english for nouns in NOUNS.values() for noun in nouns),
-        "verbs": frozenset(verb.lemma for verb in VERBS),
-        "adjectives": frozenset(ADJECTIVES),
-        "adverbs": frozenset(adverbs),
-        "names": frozenset(name.name for name in NAMES + TITLED_NAMES) | frozenset(CITIES),
-        "numbers": frozenset(english for english, _ in NUMBER_WORDS),
-    }
-
-
-# The grammar can say far more; beyond this, drawing anew what was drawn before would cost too much memory and time.
+# The grammar has far more sentences, but drawing distinct ones would take too much memory and time.
 MAX_PAIRS = 2_000_000
 _HELD_OUT_ONE_IN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class SentencePair:
-    """A sentence and its translation."""
-
-    source: str
-    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +68,7 @@ class ParallelFiles:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinCorpus:
-    """Where the files of a written corpus are."""
+    """Paths of the files of a written corpus."""
 
     train: ParallelFiles
     dev: ParallelFiles
@@ -112,20 +76,14 @@ class BuiltinCorpus:
     test_compositional: ParallelFiles
 
 
-def generate_pairs(num_pairs: int, seed: int) -> Iterator[SentencePair]:
-    """Distinct sentence pairs of all kinds, the same for the same seed."""
-    _check_size(num_pairs)
-    return (SentencePair(drawn.source, drawn.target) for drawn in islice(_draw_distinct(seed), num_pairs))
-
-
 def write_builtin_corpus(
     folder: Path, num_train: int = 40_000, num_dev: int = 500, num_test: int = 500, seed: int = 1
 ) -> BuiltinCorpus:
-    """Writes train, dev, test and test-compositional; the last has as many sentences as test."""
+    """Writes train, dev, test and test-compositional, which has as many sentences as test."""
     _check_size(num_train + num_dev + 2 * num_test)
-    seen_together, held_out = _draw_split(num_train + num_dev + num_test, num_test, seed)
-    # dev and test come first, so that a longer train extends a shorter one and leaves them as they are.
-    rest = iter(seen_together)
+    usual, held_out = _draw_split(num_train + num_dev + num_test, num_test, seed)
+    # dev and test come first, so that they do not change with the size of train.
+    rest = iter(usual)
     folder.mkdir(parents=True, exist_ok=True)
     dev = _write_pairs(folder, "dev", list(islice(rest, num_dev)))
     test = _write_pairs(folder, "test", list(islice(rest, num_test)))
@@ -135,12 +93,12 @@ def write_builtin_corpus(
 
 @cache
 def is_held_out(combination: Combination) -> bool:
-    """Whether two lemmas are kept apart in training; a checksum decides, so it never changes between runs."""
+    """Whether two lemmas never occur together in training; a checksum decides, so it is the same in all runs."""
     return zlib.crc32(" ".join(combination).encode()) % _HELD_OUT_ONE_IN == 0
 
 
-def _draw_distinct(seed: int) -> Iterator[Sentence]:
-    """Sentences of which neither side has been seen before."""
+def draw_distinct(seed: int) -> Iterator[Sentence]:
+    """Yields sentences that are new on both sides, the same ones for the same seed."""
     random = Random(seed)  # noqa: S311 -- sentences, not secrets
     seen_sources: set[str] = set()
     seen_targets: set[str] = set()
@@ -152,28 +110,28 @@ def _draw_distinct(seed: int) -> Iterator[Sentence]:
             yield sentence
 
 
-def _draw_split(num_seen: int, num_held_out: int, seed: int) -> tuple[list[Sentence], list[Sentence]]:
-    """Sentences without any held-out combination, and sentences with at least one."""
-    seen_together: list[Sentence] = []
+def _draw_split(num_usual: int, num_held_out: int, seed: int) -> tuple[list[Sentence], list[Sentence]]:
+    """Draws sentences without a held-out combination, and sentences with at least one."""
+    usual: list[Sentence] = []
     held_out: list[Sentence] = []
-    sentences = _draw_distinct(seed)
-    while len(seen_together) < num_seen or len(held_out) < num_held_out:
-        sentence = next(sentences)
+    drawn = draw_distinct(seed)
+    while len(usual) < num_usual or len(held_out) < num_held_out:
+        sentence = next(drawn)
         has_held_out = any(map(is_held_out, sentence.combinations))
-        (held_out if has_held_out else seen_together).append(sentence)
-    return seen_together[:num_seen], held_out[:num_held_out]
+        (held_out if has_held_out else usual).append(sentence)
+    return usual[:num_usual], held_out[:num_held_out]
 
 
 def _check_size(num_pairs: int) -> None:
     if num_pairs > MAX_PAIRS:
         raise UserError(
-            f"The built-in corpus gives at most {MAX_PAIRS:,} distinct sentence pairs, "
-            f"but {num_pairs:,} were asked for; ask for fewer."
+            f"The built-in corpus has at most {MAX_PAIRS:,} distinct sentence pairs, "
+            f"but {num_pairs:,} were requested; request fewer."
         )
 
 
-def _write_pairs(folder: Path, name: str, sentences: list[Sentence]) -> ParallelFiles:
+def _write_pairs(folder: Path, name: str, pairs: list[Sentence]) -> ParallelFiles:
     files = ParallelFiles(folder / f"{name}.en", folder / f"{name}.de")
-    write_text(files.source, "".join(f"{sentence.source}\n" for sentence in sentences))
-    write_text(files.target, "".join(f"{sentence.target}\n" for sentence in sentences))
+    write_text(files.source, "".join(f"{pair.source}\n" for pair in pairs))
+    write_text(files.target, "".join(f"{pair.target}\n" for pair in pairs))
     return files

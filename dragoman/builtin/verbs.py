@@ -1,8 +1,8 @@
-"""The verbs, by what they govern, with the forms no rule can guess.
+"""The verbs, grouped by their objects, with their irregular forms.
 
-English: `take +along, took` has an irregular past and a particle that a pronoun may stand before (takes it along).
+English: `take +along, took` has an irregular past and a particle, which follows a pronoun (takes it along).
 German: `mit/nehmen, nimm-, mitgenommen` has a separable prefix, the stem of "er nimmt", and an irregular participle;
-a participle after `ist` marks the perfect with sein. After `|` stand the kinds of nouns that can be the object.
+a participle after `ist` marks the perfect with sein. After `|` are the kinds of nouns that can be the object.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dragoman.builtin.nouns import read_entries
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb with what its German and English forms are derived from; empty fields mean that the rule applies."""
+    """One verb, with what is needed to form its tenses; an empty field means that the regular rule applies."""
 
     english: str
     particle: str
@@ -27,7 +27,7 @@ class Verb:
 
     @property
     def lemma(self) -> str:
-        """The English name of the verb, particle included."""
+        """English name of the verb, with its particle."""
         return f"{self.english} {self.particle}".strip()
 
 
@@ -264,7 +264,7 @@ VERBS = (
     HAVE,
 )
 
-# Not done but lasting: no times, no future, no commands.
+# States, not actions: they have no times, no future and no commands.
 STATES = frozenset(
     {HAVE}
     | {

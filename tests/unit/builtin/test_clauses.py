@@ -7,10 +7,9 @@ import pytest
 from dragoman.builtin import adverbials, clauses, german, phrases
 from dragoman.builtin.adjectives import ADJECTIVES
 from dragoman.builtin.choices import prepositional
-from dragoman.builtin.clauses import Clause, Phrase
+from dragoman.builtin.clauses import Clause, Phrase, spell
 from dragoman.builtin.nouns import NOUNS
 from dragoman.builtin.phrases import INDEFINITE, POSSESSIVES, THE, Determiner, Name, Nominal
-from dragoman.builtin.sentence import spell
 from dragoman.builtin.verbs import BE, VERBS
 
 NOUN_NAMED = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}
