@@ -36,7 +36,7 @@ REQUIRED_SECONDS = 8.0
 WAIT_SECONDS = 120.0
 HOST_MODULE = "dragoman.launch.host_program"
 IMPORTED = {
-    "launcher": "dragoman.launch.local",
+    "launcher": "dragoman.launch.launcher",
     "host program": "dragoman.launch.agent",
     "worker": "dragoman.training.worker",
 }

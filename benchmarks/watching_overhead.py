@@ -29,7 +29,7 @@ from dragoman.corpus.batching import BatchStream, MicroBatch
 from dragoman.corpus.mixture import Mixture
 from dragoman.monitoring.sampling.sampler import MODULE, SAMPLE_SECONDS, start_sampler
 from dragoman.monitoring.sinks import Sinks
-from dragoman.monitoring.step_parts import read_parts
+from dragoman.monitoring.interval import read_parts
 from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.monitoring.watcher import machine_figures
 from dragoman.run.errors import UserError

@@ -1,7 +1,7 @@
-"""A worker that does what a test wrote down for it, in place of the trainer: `python -m scripted_worker RUN`.
+"""A worker that follows a script of the test, in place of the trainer: `python -m scripted_worker RUN`.
 
-It imports no torch, so an attempt takes a fraction of a second. Tests write its acts with `write_script` and read with
-`read_starts` when and with what it was started; `ACTS` lists what it can do.
+It does not import torch, so an attempt takes a fraction of a second. Tests write the script with `write_script` and
+read with `read_starts` how the worker was started; `ACTS` lists what it can do.
 """
 
 import json
@@ -13,26 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cluster.failure import report_failure
-from dragoman.cluster.heartbeat import PAUSE_SIGNAL, beat, start_heartbeat, waiting
+from dragoman.cluster.heartbeat import PAUSE_SIGNAL, beat, report_end, start_heartbeat, waiting
 
 LONG_SECONDS = 120.0
 Acts = list[str]
 
 
 def write_script(run: Path, **attempts_of_rank: list[Acts]) -> None:
-    """What each rank does at each attempt, e.g. rank0=[["step 3", "signal SIGKILL"], ["end steps"]]; the last stays."""
+    """Writes the acts of each rank in each attempt, e.g. rank0=[["step 3", "signal SIGKILL"], ["end 9 steps"]].
+
+    Further attempts repeat the last one.
+    """
     run.mkdir(exist_ok=True)
     (run / "script.json").write_text(json.dumps(attempts_of_rank), encoding="utf-8")
 
 
 def read_starts(run: Path, rank: int) -> list[dict[str, Any]]:
-    """The process and environment of each start of a rank."""
+    """Returns the process id and environment of each start of a rank."""
     path = run / f"starts.rank{rank}.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def main() -> None:
-    """Plays this rank's part of this attempt."""
+    """Performs the acts of this rank in this attempt."""
     run, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     num_starts = len(read_starts(run, rank))
     with (run / f"starts.rank{rank}.jsonl").open("a", encoding="utf-8") as file:
@@ -40,12 +43,12 @@ def main() -> None:
     start_heartbeat(rank)
     attempts = json.loads((run / "script.json").read_text(encoding="utf-8"))[f"rank{rank}"]
     for act in attempts[min(num_starts, len(attempts) - 1)]:
-        name, _, words = act.partition(" ")
-        ACTS[name](words)
+        name, _, argument = act.partition(" ")
+        ACTS[name](argument)
 
 
-def _meet(_words: str) -> None:
-    """Waits until all ranks have begun this attempt: one that dies sooner might keep others from ever beginning it."""
+def _meet(_: str) -> None:
+    """Waits until all ranks have started: a rank that dies sooner might prevent the others from starting."""
     run, ranks = Path(sys.argv[1]), range(int(os.environ["WORLD_SIZE"]))
     num_own_starts = len(read_starts(run, int(os.environ["RANK"])))
     while min(len(read_starts(run, rank)) for rank in ranks) < num_own_starts:
@@ -58,40 +61,48 @@ def _wait(for_whom: str) -> None:
 
 
 def _save(seconds: str) -> None:
-    """Gives signs of life all the while."""
+    """Sends heartbeats for some time."""
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
         beat("saving")
         time.sleep(0.05)
 
 
-def _obey(_words: str) -> None:
-    """Waits to be told to end or to pause, and says which it was."""
+def _end(step_and_reason: str) -> None:
+    """Reports an end, e.g. "9 steps"."""
+    step, reason = step_and_reason.split()
+    beat("computing a gradient", int(step))
+    report_end(reason, int(step))
+    beat("closing files")  # does not change the end
+
+
+def _obey(step: str) -> None:
+    """Waits for the signal to stop or to pause, and reports the end it asks for."""
     numbers = {signal.SIGTERM, PAUSE_SIGNAL}
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    beat("waiting for orders")
-    beat("signal" if signal.sigwait(numbers) == signal.SIGTERM else "host_back")
+    beat("waiting for orders", int(step))
+    report_end("signal" if signal.sigwait(numbers) == signal.SIGTERM else "host_back", int(step))
 
 
-def _fail(words: str) -> None:
-    report_failure(words, is_plain=False)
+def _fail(message: str) -> None:
+    report_failure(message, is_plain=False)
     sys.exit(1)
 
 
-def _complain(words: str) -> None:
-    report_failure(words, is_plain=True)
+def _fail_plainly(message: str) -> None:
+    report_failure(message, is_plain=True)
     sys.exit(1)
 
 
 ACTS = {
-    "complain": _complain,
-    "end": beat,
+    "end": _end,
     "exit": lambda code: sys.exit(int(code)),
     "fail": _fail,
+    "fail_plainly": _fail_plainly,
     "ignore": lambda name: signal.signal(signal.Signals[name], signal.SIG_IGN),
     "meet": _meet,
     "obey": _obey,
-    "print": lambda words: print(words, flush=True),
+    "print": lambda text: print(text, flush=True),
     "save": _save,
     "signal": lambda name: os.kill(os.getpid(), signal.Signals[name]),
     "step": lambda number: beat("computing a gradient", int(number)),

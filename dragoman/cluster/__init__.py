@@ -1,1 +1,1 @@
-"""Many processes as one: starting them, what they know of each other, how their gradients meet."""
+"""What the workers of a run do together: find each other, sum gradients, report their state, measure links."""

@@ -1,4 +1,4 @@
-"""Who started this process and as which of how many: torchrun, Open MPI or Slurm, each with variables of its own."""
+"""Environment variables that tell a worker who it is: those of torchrun, Open MPI and Slurm, and dragoman's own."""
 
 import os
 from collections.abc import Mapping
@@ -7,43 +7,43 @@ from dataclasses import dataclass
 from dragoman.run.processes import num_cores
 
 CAUSE_VARIABLE = "DRAGOMAN_RESTART_CAUSE"
-"""Tells restarted workers why they were restarted, for their record."""
+"""Tells restarted workers why they were restarted; they record it."""
 RESUMED_VARIABLE = "DRAGOMAN_RESUMED"
-"""Tells workers that the run must continue from a checkpoint, never start from step 0."""
+"""Tells workers that the run must continue from a checkpoint and must not start at step 0."""
 CHECK_SECONDS_VARIABLE = "DRAGOMAN_CHECK_SECONDS"
 """Tells the workers of `dragoman check` how long they may measure."""
 MEASUREMENTS_FILE = "measurements.json"
-"""Where the workers of `dragoman check` leave what they measured."""
+"""File in which the workers of `dragoman check` leave their results."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """One process among those that somebody else started together."""
+class RankInfo:
+    """The rank of this process, as the launcher that started it has set it."""
 
     rank: int
     size: int
     local_rank: int
     launcher: str
     job: str
-    """A name that the processes of this start have in common, and no others."""
+    """An identifier shared by the processes of this start and by no others."""
     is_restart: bool = False
-    """Whether the launcher starts this job again: then its run is to be continued."""
+    """Whether the launcher has started this job again, so that its run must be continued."""
 
 
-def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """This process's place, where a launcher gave it one; None where a person started it alone."""
-    for look in (_torchrun_place, _open_mpi_place, _slurm_place):
-        if place := look(environment):
-            return place
+def find_rank_info(environment: Mapping[str, str] = os.environ) -> RankInfo | None:
+    """Returns the rank a launcher gave this process; None if a person started the process alone."""
+    for find in (_torchrun_rank, _open_mpi_rank, _slurm_rank):
+        if rank_info := find(environment):
+            return rank_info
     return None
 
 
-def _torchrun_place(environment: Mapping[str, str]) -> Place | None:
-    """Also of other launchers that set the variables PyTorch reads."""
+def _torchrun_rank(environment: Mapping[str, str]) -> RankInfo | None:
+    """Also covers other launchers that set the variables PyTorch reads."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environment.keys():
         return None
     num_restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Place(
+    return RankInfo(
         int(environment["RANK"]),
         int(environment["WORLD_SIZE"]),
         int(environment.get("LOCAL_RANK", "0")),
@@ -53,11 +53,11 @@ def _torchrun_place(environment: Mapping[str, str]) -> Place | None:
     )
 
 
-def _open_mpi_place(environment: Mapping[str, str]) -> Place | None:
+def _open_mpi_rank(environment: Mapping[str, str]) -> RankInfo | None:
     size = int(environment.get("OMPI_COMM_WORLD_SIZE", "1"))
     if size == 1:
         return None
-    return Place(
+    return RankInfo(
         int(environment["OMPI_COMM_WORLD_RANK"]),
         size,
         int(environment["OMPI_COMM_WORLD_LOCAL_RANK"]),
@@ -66,14 +66,14 @@ def _open_mpi_place(environment: Mapping[str, str]) -> Place | None:
     )
 
 
-def _slurm_place(environment: Mapping[str, str]) -> Place | None:
-    """Of a step that srun started; a batch script itself has similar variables but only one process."""
+def _slurm_rank(environment: Mapping[str, str]) -> RankInfo | None:
+    """Covers the tasks of srun only: a batch script has similar variables but is a single process."""
     size = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if size == 1:
         return None
     num_restarts = environment.get("SLURM_RESTART_COUNT", "0")
     job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "0")
-    return Place(
+    return RankInfo(
         int(environment["SLURM_PROCID"]),
         size,
         int(environment["SLURM_LOCALID"]),
@@ -83,11 +83,11 @@ def _slurm_place(environment: Mapping[str, str]) -> Place | None:
     )
 
 
-def fair_num_threads(num_local_workers: int) -> int:
-    """Threads for this worker: what it was told, else its own cores, else its share of everybody's."""
+def threads_of_this_worker(num_local_workers: int) -> int:
+    """Returns the number set in the environment, else the cores this process is bound to, else an equal share."""
     for variable in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        if (told := os.environ.get(variable, "")).isdecimal():
-            return max(1, int(told))
-    # Fewer cores than the machine has: the launcher has bound this process to some of its own.
+        if (value := os.environ.get(variable, "")).isdecimal():
+            return max(1, int(value))
+    # Fewer cores than the machine has: the launcher has bound this process to cores of its own.
     is_bound = num_cores() < (os.cpu_count() or 1)
     return num_cores() if is_bound else max(1, num_cores() // num_local_workers)

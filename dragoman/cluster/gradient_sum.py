@@ -1,8 +1,8 @@
-"""How ranks agree on a step's gradient: summed over all of them, sent while backward is still computing.
+"""Sums the gradients of a step over all ranks while backward is still computing.
 
-torch's DistributedDataParallel is not used on purpose: it rearranges its buckets after the first step, so a resumed
-run would add numbers in another order than the uninterrupted one and could not end bit-identical. Here the layout is
-fixed: gradients are views into one flat buffer, in the order backward completes them, cut into buckets.
+torch's DistributedDataParallel is deliberately not used: it rearranges its buckets after the first step, so a resumed
+run would add numbers in another order than an uninterrupted one and could not end bit-identical. Here the layout is
+fixed: gradients are views into one flat buffer, in the order in which backward completes them, divided into buckets.
 """
 
 from collections.abc import Iterable
@@ -12,26 +12,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.cluster.heartbeat import waiting
-from dragoman.cluster.part_clock import PartClock
+from dragoman.cluster.step_clock import StepClock
 from dragoman.cluster.world import World
 
 BUCKET_BYTES = 16 * 2**20
 ALIGNMENT_ELEMENTS = 16
-"""Each gradient starts on a 64-byte line: matrix kernels may add in another order otherwise, run to run."""
+"""Each gradient starts at a multiple of 64 bytes: otherwise matrix kernels may add in another order in each run."""
 
 
 class GradientSum:
-    """Sums gradients over ranks with all-reduce, bucket after bucket, overlapping backward."""
+    """Sums gradients over ranks with one all-reduce per bucket, overlapped with backward."""
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         world: World,
         bucket_bytes: int = BUCKET_BYTES,
-        clock: PartClock | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         self._world = world
-        self._clock = clock or PartClock(is_on=False)
+        self._clock = clock or StepClock(is_on=False)
         # Backward finishes parameters roughly in the reverse of the order the model declares them.
         parameters = list(parameters)[::-1]
         begins, num_elements = _lay_out(parameters)
@@ -52,24 +52,24 @@ class GradientSum:
 
     @property
     def bucket_bytes(self) -> tuple[int, ...]:
-        """The size of each bucket, in the order they are sent."""
+        """Size of each bucket, in the order in which buckets are sent."""
         return tuple(bucket.nbytes for bucket in self._buckets)
 
     def start_step(self) -> None:
-        """Forgets the last step's gradients."""
+        """Sets the gradients of the last step to zero."""
         self.flat.zero_()
         self._pending = list(self._bucket_sizes)
         self._works = []
         self._is_last_backward = False
 
     def expect_last_backward(self) -> None:
-        """From now on gradients are complete as they come: each full bucket is sent at once."""
+        """Announces the last backward pass of the step: from here on each complete bucket is sent at once."""
         self._is_last_backward = True
 
     def finish(self) -> Tensor:
-        """Collective: the summed gradient of all ranks, flat; the parameters' gradients are views of it."""
+        """Collective: returns the flat gradient summed over all ranks; the gradients of parameters are views of it."""
         if self._world.size > 1:
-            while len(self._works) < len(self._buckets):  # all of them, on a rank that had nothing to learn from
+            while len(self._works) < len(self._buckets):  # all buckets, on a rank that had no batch
                 self._send_next_bucket()
             with waiting("the gradients of all ranks"):
                 for work in self._works:
@@ -80,7 +80,7 @@ class GradientSum:
         if not self._is_last_backward:
             return
         self._pending[self._bucket_of[parameter]] -= 1
-        # In fixed order, whatever order backward takes: ranks must send the same bucket at the same time.
+        # In a fixed order, whatever order backward takes: ranks must send the same bucket at the same time.
         while len(self._works) < len(self._buckets) and self._pending[len(self._works)] == 0:
             self._send_next_bucket()
 
@@ -92,7 +92,7 @@ class GradientSum:
 
 
 def _lay_out(parameters: list[nn.Parameter]) -> tuple[list[int], int]:
-    """Where each gradient begins in the flat buffer, and how long that is."""
+    """Returns where each gradient begins in the flat buffer, and the length of the buffer."""
     begins, end = [], 0
     for parameter in parameters:
         begins.append(end)

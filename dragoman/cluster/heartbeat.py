@@ -1,10 +1,11 @@
-"""A page of memory on which a worker notes what it is doing, and that its host's program reads: no collective, no
-system call, so watching a run adds no way to hang it.
+"""What a worker reports to the program that started it: a heartbeat, its stacks when asked, and how its run ended.
 
-The page is a small file mapped by both; it stays readable when the worker is stopped or dead.
+The heartbeat is a small memory-mapped file. Writing it takes no collective and no system call, so watching a run cannot
+make it hang, and it stays readable when the worker is stopped or dead. Stacks and the end have files of their own.
 """
 
 import faulthandler
+import json
 import mmap
 import os
 import signal
@@ -17,112 +18,154 @@ from pathlib import Path
 from typing import Any
 
 FOLDER_VARIABLE = "DRAGOMAN_HEARTBEATS"
-"""Where the program that started this worker looks for its page; without it nothing is noted."""
+"""Folder of the files below; a worker without it reports nothing."""
 STACK_SIGNAL = signal.SIGUSR1
+"""Asks a worker to write its stacks."""
 PAUSE_SIGNAL = signal.SIGUSR2
-"""Asks a worker to save and end because the run is about to go on with more hosts."""
+"""Asks a worker to save and end because the run continues with more hosts."""
 STARTING = "starting"
 _LAYOUT = struct.Struct("<dqiB95s")
 _PAGE_BYTES = 128
+_END_BYTES = 128
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a worker was last known to do."""
+    """The last known activity of a worker."""
 
     rank: int
     pid: int
     step: int
     doing: str
     is_waiting: bool
-    """Whether for other ranks: then it is not the one that holds the run up."""
+    """Whether it waits for other ranks; then it is not the one that holds up the run."""
     seconds_silent: float
     process_state: str = "?"
-    """One letter of the system: R runs, S sleeps, T is stopped, D waits for a device, Z is dead."""
+    """Letter of the process state in Linux: R running, S sleeping, T stopped, D in a device wait, Z dead."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How a worker's run ended, if it ended well."""
+
+    reason: str
+    """The name of a `StopReason` in lower case: steps, time, cost, signal, request or host_back."""
+    step: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values."""
         return asdict(self)
 
 
 class _Heartbeat:
-    """This process's page."""
+    """Writes this process's files."""
 
     def __init__(self) -> None:
         self._page: mmap.mmap | None = None
+        self._end_path: Path | None = None
         self._step = 0
 
     def open(self, folder: Path, rank: int) -> None:
-        path = page_path(folder, rank)
-        with path.open("w+b") as file:
+        with page_path(folder, rank).open("w+b") as file:
             file.truncate(_PAGE_BYTES)
             self._page = mmap.mmap(file.fileno(), _PAGE_BYTES)
+        # Space for the end is taken now: a disk that is full by then must not hide how the run ended.
+        self._end_path = end_path(folder, rank)
+        self._end_path.write_bytes(b" " * _END_BYTES)
 
     def note(self, doing: str, is_waiting: bool, step: int | None = None) -> None:
         if step is not None:
             self._step = step
         if self._page is not None:
-            words = doing.encode()[:95]
-            _LAYOUT.pack_into(self._page, 0, time.monotonic(), self._step, os.getpid(), is_waiting, words)
+            text = doing.encode()[:95]
+            _LAYOUT.pack_into(self._page, 0, time.monotonic(), self._step, os.getpid(), is_waiting, text)
+
+    def end(self, end: WorkerEnd) -> None:
+        if self._end_path is not None:
+            with self._end_path.open("r+b") as file:
+                file.write(json.dumps(end.to_json()).encode().ljust(_END_BYTES))
 
 
 _heartbeat = _Heartbeat()
 
 
 def start_heartbeat(rank: int) -> None:
-    """Opens this worker's page where somebody watches, and lets its stacks be asked for by a signal."""
+    """Begins to report, if a program watches this worker; also lets that program ask for stacks by a signal."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         _heartbeat.open(Path(folder), rank)
-        # In C, without Python's lock: it answers from inside any call, and at once when a stopped process goes on.
+        # Handled in C without Python's lock: works inside any call, and at once when a stopped process continues.
         faulthandler.register(STACK_SIGNAL, file=stacks_path(Path(folder), rank).open("w"), all_threads=True)
         beat(STARTING)
 
 
 def beat(doing: str, step: int | None = None) -> None:
-    """Notes that this worker lives and what it does, since what was noted before; costs a microsecond."""
+    """Reports what this worker does now; costs a microsecond."""
     _heartbeat.note(doing, is_waiting=False, step=step)
 
 
 @contextmanager
 def waiting(for_what: str) -> Iterator[None]:
-    """Marks a wait for other ranks."""
+    """Reports a wait for other ranks."""
     _heartbeat.note(f"waiting for {for_what}", is_waiting=True)
     yield
     _heartbeat.note(f"after {for_what}", is_waiting=False)
 
 
+def report_end(reason: str, step: int) -> None:
+    """Reports why and at which step this worker's run ended; later heartbeats do not change that."""
+    _heartbeat.end(WorkerEnd(reason, step))
+
+
 def page_path(folder: Path, rank: int) -> Path:
-    """The page of one rank."""
+    """Returns the heartbeat file of a rank."""
     return folder / f"rank{rank}.beat"
 
 
 def stacks_path(folder: Path, rank: int) -> Path:
-    """Where a rank writes its stacks when asked."""
+    """Returns the file a rank writes its stacks to."""
     return folder / f"rank{rank}.stacks"
 
 
+def end_path(folder: Path, rank: int) -> Path:
+    """Returns the file a rank writes its end to."""
+    return folder / f"rank{rank}.end"
+
+
+def read_beat(folder: Path, rank: int) -> Beat | None:
+    """Reads the last heartbeat of a rank; None before the first."""
+    try:
+        noted, step, pid, is_waiting, text = _LAYOUT.unpack_from(page_path(folder, rank).read_bytes())
+    except (OSError, struct.error):
+        return None
+    if noted == 0.0:
+        return None
+    doing = text.rstrip(b"\0").decode("utf-8", "replace")
+    return Beat(rank, pid, step, doing, bool(is_waiting), time.monotonic() - noted, _process_state(pid))
+
+
 def read_stacks(folder: Path, rank: int) -> str:
-    """What a rank has written of its stacks so far."""
+    """Reads the stacks a rank has written so far."""
     try:
         return stacks_path(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def read_beat(folder: Path, rank: int) -> Beat | None:
-    """The last note of one rank; None before its first."""
+def read_end(folder: Path, rank: int) -> WorkerEnd | None:
+    """Reads how the run of a rank ended; None if the rank did not report an end."""
     try:
-        noted, step, pid, is_waiting, words = _LAYOUT.unpack_from(page_path(folder, rank).read_bytes())
-    except (OSError, struct.error):
+        text = end_path(folder, rank).read_text(encoding="utf-8").strip()
+    except OSError:
         return None
-    if noted == 0.0:
-        return None
-    doing = words.rstrip(b"\0").decode("utf-8", "replace")
-    return Beat(rank, pid, step, doing, bool(is_waiting), time.monotonic() - noted, _process_state(pid))
+    return WorkerEnd(**json.loads(text)) if text else None
 
 
 def _process_state(pid: int) -> str:
-    """The letter after the name in /proc/PID/stat, where there is such a thing."""
+    """Reads the letter after the name in /proc/PID/stat, on systems that have it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Measuring the way between ranks as training uses it: the same processes, interface, sockets and collectives."""
+"""Measures the links between ranks as training uses them: same processes, interface, sockets and collectives."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ from dragoman.cluster.world import World
 SMALLEST_BYTES = 1024
 GROWTH = 4
 WANTED_SECONDS = 0.3
-"""A size is measured until so much time was spent on it: short transfers vary most."""
+"""Time to spend on each size, by repeating it: short transfers vary most."""
 MOST_REPEATS = 10
 NUM_PINGS = 20
 PING_BYTES = 4
 LINK_BYTES = 64 * 1024
-"""The first message that is timed for its rate; the following are larger until one takes long enough."""
+"""Size of the first message timed for throughput; the following are larger until one takes long enough."""
 LINK_SECONDS = 0.4
 LARGEST_LINK_BYTES = 64 * 2**20
 NUM_AGAIN = 2
@@ -31,7 +31,7 @@ Transfer = tuple[int, float]
 
 @dataclass(frozen=True)
 class ProbedLink:
-    """The way from one machine's first rank to another's."""
+    """The link from the first rank of one machine to the first rank of another."""
 
     sender: str
     receiver: str
@@ -40,7 +40,7 @@ class ProbedLink:
 
 
 def sweep_sizes(largest_bytes: int) -> list[int]:
-    """From a kilobyte up to the largest, each four times the one before."""
+    """Returns sizes from a kilobyte to the largest, each four times the one before."""
     sizes = [SMALLEST_BYTES]
     while sizes[-1] * GROWTH < largest_bytes:
         sizes.append(sizes[-1] * GROWTH)
@@ -50,9 +50,9 @@ def sweep_sizes(largest_bytes: int) -> list[int]:
 def measure_all_reduce(
     world: World, sizes: Sequence[int], seconds: float, group: dist.ProcessGroup | None = None
 ) -> list[Transfer]:
-    """Collective: how long all-reduces of these sizes take, as many as fit into the time; the slowest rank counts.
+    """Collective: times all-reduces of these sizes, as many as fit into the time; the slowest rank counts.
 
-    With a group, only its ranks may call.
+    With a group, only its ranks may call it.
     """
     buffer = torch.zeros(-(-sizes[-1] // FLOAT_BYTES), dtype=torch.float32, device=world.device)
     begin = time.perf_counter()
@@ -62,7 +62,7 @@ def measure_all_reduce(
         part = buffer[: max(1, size // FLOAT_BYTES)]
         first = _agreed_largest(_all_reduce_seconds(part, group), group)
         spent = _agreed_largest(time.perf_counter() - begin, group)
-        # The first of a size may grow buffers of the sockets: it counts only where there is no time for another.
+        # The first of a size may enlarge socket buffers: it counts only if there is no time for another.
         num_more = _repeats(first, seconds - spent)
         times = [_agreed_largest(_all_reduce_seconds(part, group), group) for _ in range(num_more)] or [first]
         found.append((part.numel() * FLOAT_BYTES, sum(times) / len(times)))
@@ -92,7 +92,7 @@ def _agreed_largest(seconds: float, group: dist.ProcessGroup | None) -> float:
 
 
 def measure_inside(world: World, sizes: Sequence[int], seconds: float) -> list[Transfer]:
-    """Collective: the same among the ranks of the first machine; empty where it has only one."""
+    """Collective: times all-reduces between the ranks of the first machine; empty if it has only one."""
     inside = [rank for rank, machine in enumerate(world.machines) if machine == world.machines[0]]
     if len(inside) == 1:
         return []
@@ -104,35 +104,35 @@ def measure_inside(world: World, sizes: Sequence[int], seconds: float) -> list[T
     return found
 
 
-class BackgroundExchange:
-    """An all-reduce that goes on while this rank computes."""
+class BackgroundAllReduce:
+    """An all-reduce that runs while this rank computes."""
 
     def __init__(self, world: World, num_bytes: int) -> None:
         self._buffer = torch.zeros(max(1, num_bytes // FLOAT_BYTES), dtype=torch.float32, device=world.device)
         self._begin = self._end = 0.0
 
     def start(self) -> None:
-        """Collective: sends."""
+        """Collective: starts the all-reduce."""
         dist.barrier()
-        # Not the arrival of the round before, where the wait ends before the call that notes this one.
+        # Reset the end: the wait may return before the callback that sets it, which would leave the last round's end.
         self._begin, self._end = time.perf_counter(), 0.0
         work = dist.all_reduce(self._buffer, async_op=True)
         assert work is not None
         self._work = work
-        work.get_future().add_done_callback(self._arrived)
+        work.get_future().add_done_callback(self._note_end)
 
-    def _arrived(self, _: object) -> None:
+    def _note_end(self, _: object) -> None:
         self._end = time.perf_counter()
 
     def finish(self) -> float:
-        """Collective: waits for the rest; seconds since it was sent, on the slowest rank."""
+        """Collective: waits for the end; returns the seconds since the start, on the slowest rank."""
         self._work.wait()
         _wait_for_device(self._buffer)
         return _agreed_largest((self._end or time.perf_counter()) - self._begin, None)
 
 
 def measure_links(world: World) -> list[ProbedLink]:
-    """Collective: latency and rate from each machine to the next, around the ring, in rounds of separate pairs."""
+    """Collective: measures latency and throughput from each machine to the next in the ring."""
     leaders = list(dict.fromkeys(world.machines.index(machine) for machine in world.machines))
     found: list[list[float]] = []
     pairs = _ring_pairs(leaders)
@@ -142,9 +142,9 @@ def measure_links(world: World) -> list[ProbedLink]:
             if world.rank == sender:
                 found.append([pairs.index((sender, receiver)), *_measure_sending(world, receiver)])
             elif world.rank == receiver:
-                _serve(world, sender)
+                _answer_messages(world, sender)
         world.wait_for_all()
-    rows = {int(row[0]): row[1:] for row in _share(world, found, len(pairs))}
+    rows = {int(row[0]): row[1:] for row in _gather_rows(world, found, len(pairs))}
     return [
         ProbedLink(world.machines[sender], world.machines[receiver], *rows[index])
         for index, (sender, receiver) in enumerate(pairs)
@@ -153,12 +153,12 @@ def measure_links(world: World) -> list[ProbedLink]:
 
 
 def _ring_pairs(leaders: Sequence[int]) -> list[tuple[int, int]]:
-    """Each machine and the next; with two, both directions."""
+    """Returns each machine with the next one; with two machines, both directions."""
     return [(leader, leaders[(index + 1) % len(leaders)]) for index, leader in enumerate(leaders)]
 
 
 def _rounds(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Pairs that share no machine can be measured together: even ones, odd ones, and the last if it fits nowhere."""
+    """Groups pairs that share no machine: even ones, odd ones, and the last of an odd number."""
     last = [pairs[-1]] if len(pairs) % 2 else []
     paired = pairs[: len(pairs) - len(last)]
     for together in (paired[::2], paired[1::2], last):
@@ -167,7 +167,7 @@ def _rounds(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]
 
 
 def _measure_sending(world: World, receiver: int) -> tuple[float, float]:
-    """Latency in seconds and bytes per second to another rank."""
+    """Returns latency in seconds and bytes per second to another rank."""
     beat("measuring a link")
     pings = [_timed_message(world, PING_BYTES, receiver) for _ in range(NUM_PINGS)]
     round_trip = sorted(pings)[NUM_PINGS // 2]
@@ -178,14 +178,14 @@ def _measure_sending(world: World, receiver: int) -> tuple[float, float]:
             break
         growth = min(16.0, max(2.0, 1.2 * LINK_SECONDS / seconds))
         size = min(LARGEST_LINK_BYTES, int(size * growth))
-    # One message may be held up by a lost packet or a busy machine; what the link can carry is its best.
+    # A lost packet or a busy machine may delay one message: the best of several is what the link can carry.
     again = [max(1e-9, _timed_message(world, size, receiver) - round_trip) for _ in range(NUM_AGAIN)]
     _send_size(0, receiver)
     return round_trip / 2, size / min(seconds, *again)
 
 
 def _timed_message(world: World, size: int, receiver: int) -> float:
-    """Seconds until a message of this size was received and a word came back."""
+    """Returns the seconds until a message of this size was received and answered."""
     _send_size(size, receiver)
     message, answer = _message(world, size), _message(world, PING_BYTES)
     begin = time.perf_counter()
@@ -195,8 +195,8 @@ def _timed_message(world: World, size: int, receiver: int) -> float:
     return time.perf_counter() - begin
 
 
-def _serve(world: World, sender: int) -> None:
-    """The other side: receives messages of announced sizes until one of size 0."""
+def _answer_messages(world: World, sender: int) -> None:
+    """Answers messages of announced sizes until one of size 0."""
     announced = torch.zeros(1, dtype=torch.int64)
     while True:
         dist.recv(announced, sender)
@@ -216,8 +216,8 @@ def _message(world: World, size: int) -> Tensor:
     return torch.zeros(max(1, size // FLOAT_BYTES), dtype=torch.float32, device=world.device)
 
 
-def _share(world: World, rows: list[list[float]], num_rows: int) -> list[list[float]]:
-    """Collective: everybody's rows; ranks have different numbers of them."""
+def _gather_rows(world: World, rows: list[list[float]], num_rows: int) -> list[list[float]]:
+    """Collective: returns the rows of all ranks, which may have different numbers of rows."""
     width = 3
     padded = [number for row in rows for number in row] + [-1.0] * (width * (num_rows - len(rows)))
     tables = world.gather_numbers(padded)

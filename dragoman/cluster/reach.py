@@ -1,8 +1,7 @@
-"""Which of a host's addresses its peers really reach: each host listens, every other one tries.
+"""Finds the address at which the hosts of a run reach each other: each host listens, every other one tries.
 
-A list of interfaces does not tell: docker's bridge has the same address on every machine, a second card may lead
-elsewhere, a firewall may be in between. So a connection counts only if the host at the other end knows a secret of
-this very check.
+A list of interfaces is not enough: docker's bridge has the same address on every machine, a second network card may
+lead elsewhere, a firewall may block. So a connection counts only if the other end knows a secret of this check.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ TRY_SECONDS = 3.0
 
 
 class Listener:
-    """Answers everybody who connects with a secret, until closed."""
+    """Answers every connection with a secret, until closed."""
 
     def __init__(self, secret: str, port: int = 0) -> None:
         self._secret = secret.encode()
@@ -40,7 +39,7 @@ class Listener:
 
 
 def reachable_address(addresses: Sequence[str], port: int, secret: str) -> str | None:
-    """The first address at which the right host answers."""
+    """Returns the first address at which the right host answers."""
     for address in addresses:
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=TRY_SECONDS) as peer:
             if _read(peer, len(secret)) == secret.encode():
@@ -50,25 +49,25 @@ def reachable_address(addresses: Sequence[str], port: int, secret: str) -> str |
 
 def _read(peer: socket.socket, num_bytes: int) -> bytes:
     received = b""
-    while len(received) < num_bytes and (part := peer.recv(num_bytes - len(received))):
-        received += part
+    while len(received) < num_bytes and (chunk := peer.recv(num_bytes - len(received))):
+        received += chunk
     return received
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface that has an address."""
+    """Returns the name of the network interface that has an address."""
     return next((name for name, own in own_addresses() if own == address), None)
 
 
 def free_port() -> int:
-    """A port nobody listens at now."""
+    """Returns a port that is not in use now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """(interface, address) of this machine, IPv4, loopback last."""
+    """Returns (interface, address) pairs of this machine, IPv4, loopback last."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
         (name, entry.address)

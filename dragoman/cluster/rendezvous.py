@@ -1,5 +1,5 @@
-"""How the processes of a run find each other: through a store whose address a launcher told them, or else through a
-file in a folder they share. Then each knows which machine every other is on.
+"""How the processes of a run find each other: through a store whose address the launcher gave them, or through a file
+in a folder they share. Afterwards each process knows which machine every other one runs on.
 """
 
 import contextlib
@@ -16,19 +16,20 @@ from pathlib import Path
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from dragoman.cluster.environment import Place
+from dragoman.cluster.environment import RankInfo
 from dragoman.cluster.reach import TRY_SECONDS, interface_of, own_addresses
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, write_json
 
-MEETING_SECONDS = 120.0
+RENDEZVOUS_SECONDS = 120.0
+POLL_SECONDS = 0.2
 DEFAULT_PORT = "29500"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """All processes have met; ranks are packed by machine, whatever order the launcher gave them."""
+class Rendezvous:
+    """The store all processes are connected to, and this process's rank; ranks of one machine are neighbours."""
 
     store: Store
     rank: int
@@ -39,64 +40,75 @@ class Meeting:
     """The machine of each rank, by a name no other machine has."""
 
 
-def meet(place: Place, folder: Path) -> Meeting:
-    """Collective: waits for all processes, and chooses the network interface that reaches them."""
-    store = _store_told_of(place) if "MASTER_ADDR" in os.environ else _store_through_file(place, folder)
-    machines = _exchange_machines(place, store)
-    order = sorted(range(place.size), key=lambda rank: (machines.index(machines[rank]), rank))
-    mine = machines[place.rank]
-    local = [rank for rank in order if machines[rank] == mine]
+def join_rendezvous(rank_info: RankInfo, folder: Path) -> Rendezvous:
+    """Collective: waits for all processes and chooses the network interface that reaches them."""
+    store = _store_at_address(rank_info) if "MASTER_ADDR" in os.environ else _store_through_file(rank_info, folder)
+    machines = _exchange_machines(rank_info, store)
+    order = sorted(range(rank_info.size), key=lambda rank: (machines.index(machines[rank]), rank))
+    local = [rank for rank in order if machines[rank] == machines[rank_info.rank]]
     if not any(os.environ.get(variable) for variable in INTERFACE_VARIABLES):
-        _choose_interface(place, store, machines)
+        _choose_interface(rank_info, store, machines)
     names = _distinct_names([machines[rank] for rank in order])
-    return Meeting(store, order.index(place.rank), place.size, local.index(place.rank), len(local), names)
+    return Rendezvous(
+        store, order.index(rank_info.rank), rank_info.size, local.index(rank_info.rank), len(local), names
+    )
 
 
-def _store_told_of(place: Place) -> Store:
+def _store_at_address(rank_info: RankInfo) -> Store:
     os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
-    # torch's own way reads the rank from these, which only torchrun sets.
-    os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=MEETING_SECONDS)))
-    # An agent that starts workers again at the same port may still have the notes of those before.
-    return PrefixStore(place.job, store)
+    # torch reads the rank from these, which only torchrun sets.
+    os.environ.update(RANK=str(rank_info.rank), WORLD_SIZE=str(rank_info.size))
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_SECONDS)))
+    # The store of an agent that restarts workers at the same port may still hold values of earlier workers.
+    return PrefixStore(rank_info.job, store)
 
 
-def _store_through_file(place: Place, folder: Path) -> Store:
-    """The first process opens a store and writes where it is; the others look until they can reach it."""
-    path = folder / f".meeting-{place.job}.json"
-    timeout = timedelta(seconds=MEETING_SECONDS)
-    if place.rank == 0:
-        store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)  # noqa: S104
-        secret = secrets.token_hex(16)
-        store.set("secret", secret)
-        addresses = [address for _, address in own_addresses()]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"addresses": addresses, "port": store.port, "secret": secret})
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}.") from None
-        return store
-    end = time.monotonic() + MEETING_SECONDS
+def _store_through_file(rank_info: RankInfo, folder: Path) -> Store:
+    """Rank 0 opens a store and writes its address to a file; the others read the file until they can connect."""
+    path = _rendezvous_file(rank_info, folder)
+    return _open_store(path) if rank_info.rank == 0 else _find_store(rank_info, path)
+
+
+def _rendezvous_file(rank_info: RankInfo, folder: Path) -> Path:
+    return folder / f".meeting-{rank_info.job}.json"
+
+
+def _open_store(path: Path) -> Store:
+    timeout = timedelta(seconds=RENDEZVOUS_SECONDS)
+    store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)  # noqa: S104
+    secret = secrets.token_hex(16)
+    store.set("secret", secret)
+    addresses = [address for _, address in own_addresses()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"addresses": addresses, "port": store.port, "secret": secret})
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from None
+    return store
+
+
+def _find_store(rank_info: RankInfo, path: Path) -> Store:
+    end = time.monotonic() + RENDEZVOUS_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError, KeyError, RuntimeError):
-            told = read_json(path)
-            for address in told["addresses"]:
-                if (found := _try_store(address, int(told["port"]), str(told["secret"]))) is not None:
-                    return found
-        time.sleep(0.2)
+            written = read_json(path)
+            for address in written["addresses"]:
+                if (store := _try_store(address, int(written["port"]), str(written["secret"]))) is not None:
+                    return store
+        time.sleep(POLL_SECONDS)
     raise UserError(
-        f"Worker {place.rank} on {socket.gethostname()} did not find the first one in {MEETING_SECONDS:.0f} s: "
-        f"{folder} must be a folder that all hosts share, or set MASTER_ADDR to the first host"
-        f"{' (mpirun -x MASTER_ADDR=HOST)' if place.launcher == 'mpirun' else ''}."
+        f"Worker {rank_info.rank} on {socket.gethostname()} did not find worker 0 in {RENDEZVOUS_SECONDS:.0f} s: "
+        f"{path.parent} must be a folder that all hosts share, or set MASTER_ADDR to the first host"
+        f"{' (mpirun -x MASTER_ADDR=HOST)' if rank_info.launcher == 'mpirun' else ''}."
     )
 
 
 def _try_store(address: str, port: int, secret: str) -> Store | None:
-    """The store at an address, if it is the right one: every machine has a 127.0.0.1."""
+    """Connects to the store at an address; None if it is another one: every machine has a 127.0.0.1."""
     try:
         with socket.create_connection((address, port), timeout=TRY_SECONDS):
             pass
-        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=MEETING_SECONDS))
+        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=RENDEZVOUS_SECONDS))
         is_right = store.check(["secret"]) and store.get("secret").decode() == secret
     except (OSError, RuntimeError):
         return None
@@ -106,20 +118,26 @@ def _try_store(address: str, port: int, secret: str) -> Store | None:
     return store
 
 
-def _exchange_machines(place: Place, store: Store) -> list[str]:
-    """Collective: what identifies the machine of each rank, in the order of ranks."""
-    store.set(f"machine/{place.rank}", _machine_name())
-    return [store.get(f"machine/{rank}").decode() for rank in range(place.size)]
+def remove_rendezvous_file(rank_info: RankInfo, folder: Path) -> None:
+    """Removes the file through which the processes found each other; call it when all have."""
+    if rank_info.rank == 0:
+        _rendezvous_file(rank_info, folder).unlink(missing_ok=True)
 
 
-def _machine_name() -> str:
-    """The host name and its network: containers and namespaces of one machine are machines of their own."""
+def _exchange_machines(rank_info: RankInfo, store: Store) -> list[str]:
+    """Collective: returns an identifier of the machine of each rank."""
+    store.set(f"machine/{rank_info.rank}", _machine_id())
+    return [store.get(f"machine/{rank}").decode() for rank in range(rank_info.size)]
+
+
+def _machine_id() -> str:
+    """Returns the host name and its network namespace: containers on one machine count as machines of their own."""
     network = Path("/proc/self/ns/net")
     return f"{socket.gethostname()} {network.readlink() if network.exists() else ''}"
 
 
 def _distinct_names(machines: list[str]) -> tuple[str, ...]:
-    """Host names, with a number behind those that several machines have."""
+    """Returns host names, with a number appended where several machines have the same one."""
     names: dict[str, str] = {}
     for machine in dict.fromkeys(machines):
         host = machine.split(" ")[0]
@@ -128,44 +146,38 @@ def _distinct_names(machines: list[str]) -> tuple[str, ...]:
     return tuple(names[machine] for machine in machines)
 
 
-def _choose_interface(place: Place, store: Store, machines: list[str]) -> None:
-    """Collective: the interface through which this process reaches the first machine, or that one the others."""
+def _choose_interface(rank_info: RankInfo, store: Store, machines: list[str]) -> None:
+    """Collective: sets the interface through which this process and the first machine reach each other."""
     others = [rank for rank, machine in enumerate(machines) if machine != machines[0]]
     if not others:
         address = "127.0.0.1"
-    elif machines[place.rank] == machines[0]:
+    elif machines[rank_info.rank] == machines[0]:
         address = store.get("address_of_first").decode()
     else:
-        with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as way:
-            address = str(way.getsockname()[0])
-            if place.rank == others[0]:
-                store.set("address_of_first", str(way.getpeername()[0]))
+        with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as connection:
+            address = str(connection.getsockname()[0])
+            if rank_info.rank == others[0]:
+                store.set("address_of_first", str(connection.getpeername()[0]))
     if interface := interface_of(address):
         for variable in INTERFACE_VARIABLES:
             os.environ[variable] = interface
 
 
-def forget_meeting(place: Place, folder: Path) -> None:
-    """Removes the file the processes met through, once all have."""
-    if place.rank == 0:
-        (folder / f".meeting-{place.job}.json").unlink(missing_ok=True)
+def publish_value(rendezvous: Rendezvous, key: str, value: dict[str, str]) -> None:
+    """Makes a value readable for all other ranks."""
+    rendezvous.store.set(key, json.dumps(value))
 
 
-def tell_all(meeting: Meeting, name: str, value: dict[str, str]) -> None:
-    """Leaves a note for all other ranks."""
-    meeting.store.set(name, json.dumps(value))
+def wait_for_value(rendezvous: Rendezvous, key: str, seconds: float) -> dict[str, str]:
+    """Waits for the value another rank publishes."""
+    rendezvous.store.wait([key], timedelta(seconds=seconds))
+    value: dict[str, str] = json.loads(rendezvous.store.get(key))
+    rendezvous.store.set(f"{key}/read/{rendezvous.rank}", "")
+    return value
 
 
-def wait_for_note(meeting: Meeting, name: str, seconds: float) -> dict[str, str]:
-    """The note another rank leaves."""
-    meeting.store.wait([name], timedelta(seconds=seconds))
-    note: dict[str, str] = json.loads(meeting.store.get(name))
-    meeting.store.set(f"{name}/read/{meeting.rank}", "")
-    return note
-
-
-def wait_until_read(meeting: Meeting, name: str, seconds: float) -> None:
-    """Returns once all other ranks have read the note, or at the end of that time: the store dies with its owner."""
-    others = [f"{name}/read/{rank}" for rank in range(meeting.size) if rank != meeting.rank]
+def wait_until_read(rendezvous: Rendezvous, key: str, seconds: float) -> None:
+    """Waits at most `seconds` until all other ranks have read the value: the store ends with the rank that owns it."""
+    readers = [f"{key}/read/{rank}" for rank in range(rendezvous.size) if rank != rendezvous.rank]
     with contextlib.suppress(RuntimeError):
-        meeting.store.wait(others, timedelta(seconds=seconds))
+        rendezvous.store.wait(readers, timedelta(seconds=seconds))

@@ -1,1 +1,1 @@
-"""Starting and supervising workers on one or many hosts; job files for other launchers."""
+"""Starts and supervises the workers of a run, on one host or many; writes job files for other launchers."""

@@ -1,7 +1,7 @@
-"""A conversation with one host: JSON lines over the standard streams of a program there, started by ssh.
+"""A connection to one host: JSON lines over the standard streams of a program there, which ssh starts.
 
-The command line is fixed (the interpreter and a module name); everything a person chose, such as paths and settings,
-travels as JSON on standard input, so no shell ever reads it. Workers' output comes back on standard error.
+The command line is fixed (the interpreter and a module name). Everything a person chose, such as paths and settings,
+is sent as JSON on standard input, so that no shell interprets it. The output of workers comes back on standard error.
 """
 
 import contextlib
@@ -19,13 +19,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from dragoman.cluster.failure import Failure
+from dragoman.cluster.heartbeat import WorkerEnd
 from dragoman.launch.hosts import Host
 from dragoman.run.errors import UserError
+
+HOST_MODULE = "dragoman.launch.host_program"
+CONNECT_SECONDS = 10
+KEEPALIVE_SECONDS = 1.0
+LAST_OUTPUT_SECONDS = 1.0
+"""How long to wait for the last output of a program that has ended; another process may keep its stream open."""
+SSH_FAILED = 255
+"""Exit code of ssh for its own failures; other codes are those of the program it ran."""
+
+Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class AttemptSpec:
-    """What a host must know to start its workers."""
+    """What a host needs to start its workers."""
 
     attempt_id: str
     module: str
@@ -38,29 +50,42 @@ class AttemptSpec:
     master_port: int
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+    def to_json(self) -> Message:
+        """Returns plain values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "AttemptSpec":
-        """What `to_json` gave."""
+    def from_json(cls, values: Message) -> "AttemptSpec":
+        """Builds the spec from what `to_json` returned."""
         return cls(**values | {"arguments": tuple(values["arguments"])})
 
 
-HOST_MODULE = "dragoman.launch.host_program"
-CONNECT_SECONDS = 10
-PULSE_SECONDS = 1.0
-LAST_WORDS_SECONDS = 1.0
-"""How long to wait for what a program wrote to standard error before it ended; somebody else may hold that open."""
-SSH_FAILED = 255
-"""Exit code of ssh for its own failures; others are those of the program it ran."""
+@dataclass(frozen=True)
+class WorkersEnd:
+    """How the workers of one host ended."""
 
-Message = dict[str, Any]
+    failures: tuple[Failure, ...] = ()
+    end: WorkerEnd | None = None
+    """The end of the host's first worker; None if any worker failed."""
+    last_step: int = 0
+    """The last step that any of the workers reported."""
+    error: str | None = None
+    """Why the workers could not be started."""
+
+    def to_json(self) -> Message:
+        """Returns plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Message) -> "WorkersEnd":
+        """Builds the end from what `to_json` returned."""
+        failures = tuple(Failure(**failure) for failure in values["failures"])
+        end = WorkerEnd(**values["end"]) if values["end"] else None
+        return cls(**values | {"failures": failures, "end": end})
 
 
 class HostError(UserError):
-    """Something is wrong with one host; the others may go on without it."""
+    """A problem with one host; the other hosts may continue without it."""
 
     def __init__(self, host: Host, text: str) -> None:
         super().__init__(text)
@@ -68,7 +93,7 @@ class HostError(UserError):
 
 
 def ssh_command(ssh_config: Path | None) -> list[str]:
-    """ssh as the user has it set up (keys, known hosts, jumps); it must not ask questions: several run at once."""
+    """Returns ssh with the user's set-up (keys, known hosts, jumps); it must not ask questions, since several run."""
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
     return ["ssh", "-T", *(["-F", str(ssh_config)] if ssh_config else []), *options]
 
@@ -85,21 +110,21 @@ class Connection:
         self._messages: queue.Queue[Message] = queue.Queue()
         self._last_lines: deque[str] = deque(maxlen=3)
         self._lock = threading.Lock()
-        self._words: threading.Thread | None = None
+        self._output_thread: threading.Thread | None = None
         if host.is_this_machine:
             self._process = self._start_here(["-P", "-m", HOST_MODULE])
         else:
             remote = shlex.join([sys.executable, "-P", "-m", HOST_MODULE, str(silence_seconds)])
             self._process = self._start([*ssh_command(ssh_config), "--", host.name, f"exec {remote}"])
-            self._words = self._read_in_background(self._process.stderr, self._on_output)
+            self._output_thread = self._read_in_background(self._process.stderr, self._on_output)
         self._read_in_background(self._process.stdout, self._on_message)
 
     def _start_here(self, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Without ssh; workers then write to this terminal themselves, and can draw a bar in it."""
+        """Starts the program without ssh; its workers write to this terminal directly and can draw a bar in it."""
         sys.stdout.flush()
         output = os.dup(1)
         try:
-            # No limit on silence: a launcher that is here and alive may be stopped for a while (Ctrl-Z).
+            # No limit on silence: a launcher on this machine may be stopped for a while (Ctrl-Z).
             command = [sys.executable, *arguments, "inf", str(output)]
             return self._start(command, pass_fds=(output,), stderr=None)
         finally:
@@ -109,7 +134,7 @@ class Connection:
     def _start(
         command: Sequence[str], stderr: int | None = subprocess.PIPE, **options: Any
     ) -> "subprocess.Popen[bytes]":
-        # In a process group of its own: a Ctrl-C is for the launcher alone, which ends the run in good order.
+        # A process group of its own: Ctrl-C must reach the launcher only, which then ends the run in order.
         try:
             return subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, process_group=0, **options
@@ -118,21 +143,21 @@ class Connection:
             raise UserError(f"{command[0]} is not installed here; it is needed to reach other hosts.") from None
 
     def send(self, message: Message) -> None:
-        """Tells the host something; one that has gone is noticed by what it no longer says."""
+        """Sends a message; a host that is gone is noticed by its silence, not here."""
         assert self._process.stdin is not None
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def receive(self, timeout: float = 0.0) -> Message | None:
-        """The next thing the host says; {"closed": why} when it can say no more, None if it says nothing in time."""
+        """Returns the next message, {"closed": reason} after the last one, or None if none comes in time."""
         try:
             return self._messages.get(timeout=timeout) if timeout else self._messages.get_nowait()
         except queue.Empty:
             return None
 
     def ask(self, request: Message, answer: str, timeout: float = 60.0) -> Any:
-        """Sends a request and waits for its answer; a HostError where none comes."""
+        """Sends a request and returns its answer; raises a HostError if none comes."""
         self.send(request)
         end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
@@ -147,17 +172,17 @@ class Connection:
 
     @property
     def seconds_silent(self) -> float:
-        """Since the host last said anything; a program on this machine cannot get lost without being closed."""
+        """Seconds since the last message; always 0 for this machine, where a program cannot be out of reach."""
         return 0.0 if self.host.is_this_machine else time.monotonic() - self.last_heard
 
     @property
     def is_program_over(self) -> bool:
-        """Whether the program on the host is known to have ended, and not only the way to it."""
+        """Whether the program on the host is known to have ended, and not only the link to it."""
         code = self._process.poll()
         return code is not None and (self.host.is_this_machine or code != SSH_FAILED)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the conversation; the program on the host sees that and ends itself with its workers."""
+        """Closes the connection; the program on the host notices that and ends itself with its workers."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -169,6 +194,8 @@ class Connection:
 
     @staticmethod
     def _read_in_background(stream: IO[bytes] | None, take: Callable[[bytes | None], None]) -> threading.Thread:
+        """Calls `take` with each line of a stream, then with None."""
+
         def read() -> None:
             assert stream is not None
             with contextlib.suppress(OSError, ValueError):
@@ -190,49 +217,49 @@ class Connection:
     def _on_message(self, line: bytes | None) -> None:
         if line is None:
             code = self._process.wait()
-            if self._words:
-                self._words.join(LAST_WORDS_SECONDS)
+            if self._output_thread:
+                self._output_thread.join(LAST_OUTPUT_SECONDS)
             self._messages.put({"closed": self._why_closed(code)})
             return
         self.last_heard = time.monotonic()
         try:
             message = json.loads(line)
-        except ValueError:  # a login script that prints: words of the host, but not of our program
+        except ValueError:  # printed by a login script, not by our program
             self._on_output(line)
             return
         if isinstance(message, dict):
             self._messages.put(message)
 
     def _why_closed(self, code: int) -> str:
-        words = " ".join(self._last_lines) or "no reason was given"
+        output = " ".join(self._last_lines) or "it gave no reason"
         if code == SSH_FAILED and not self.host.is_this_machine:
-            return f"ssh failed ({words})."
+            return f"ssh failed ({output})."
         if code == 127:
             return f"there is no {sys.executable} there; install dragoman at the same path on every host."
-        return f"its program ended with code {code} ({words})."
+        return f"its program ended with code {code} ({output})."
 
 
-class Pulse:
-    """Tells every host once a second that the launcher lives: a host that hears nothing ends its workers."""
+class Keepalive:
+    """Sends every host a message once a second: a host that hears nothing from its launcher ends its workers."""
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._is_over = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def watch(self, connection: Connection) -> None:
-        """From now on this host is kept alive."""
+    def add(self, connection: Connection) -> None:
+        """Keeps this host alive."""
         self._connections.append(connection)
 
-    def forget(self, connection: Connection) -> None:
-        """No more."""
+    def remove(self, connection: Connection) -> None:
+        """Stops keeping this host alive."""
         self._connections.remove(connection)
 
     def stop(self) -> None:
-        """No more for anybody."""
+        """Stops keeping any host alive."""
         self._is_over.set()
 
     def _run(self) -> None:
-        while not self._is_over.wait(PULSE_SECONDS):
+        while not self._is_over.wait(KEEPALIVE_SECONDS):
             for connection in list(self._connections):
-                connection.send({"do": "beat"})
+                connection.send({"do": "keepalive"})

@@ -1,4 +1,4 @@
-"""Hosts: which ones a run is placed on, what each has, and whether it can take part."""
+"""The hosts of a run: which ones a person asked for, what each reports about itself, and whether it can take part."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dragoman
 from dragoman.run.errors import UsageError
@@ -20,37 +20,42 @@ from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores
 
+if TYPE_CHECKING:
+    from dragoman.run.config import Settings
+
+CLOCK_WARNING_SECONDS = 2.0
+CLOCK_ERROR_SECONDS = 60.0
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])")
 _EXAMPLE = "for example --hosts a:2,user@b:2"
 
 
 @dataclass(frozen=True)
 class Host:
-    """One machine, by the name ssh knows it by."""
+    """A machine a person asked for, by its name in ssh."""
 
     name: str
     num_workers: int | None = None
-    """None: one per GPU, or one on a CPU machine."""
+    """None: one per GPU, or one on a machine without GPUs."""
 
     @property
     def is_this_machine(self) -> bool:
-        """Whether no ssh is needed to reach it."""
+        """Whether it is reached without ssh."""
         return self.name in ("localhost", "127.0.0.1", socket.gethostname())
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a run's workers go."""
+    """Where the workers of a run are started."""
 
     hosts: tuple[Host, ...]
     min_hosts: int = 1
-    """With fewer the run waits."""
+    """The run waits while fewer hosts are up."""
     ssh_config: Path | None = None
     is_data_sent: bool = False
 
     @classmethod
     def on_this_machine(cls, num_workers: int) -> Self:
-        """All of them here."""
+        """Places all workers on this machine."""
         return cls((Host("localhost", num_workers),))
 
     @property
@@ -60,23 +65,71 @@ class Placement:
 
     @property
     def num_workers(self) -> int:
-        """As far as it is known before the hosts are asked."""
+        """Number of workers, as far as it is known before the hosts are asked."""
         return sum(host.num_workers or 1 for host in self.hosts)
 
 
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What to run, where, and with which limits."""
+
+    run: RunFolder
+    module: str
+    """The module that each worker runs, with the run folder as its argument."""
+    placement: Placement
+    prepared: Path
+    kept_bytes: int
+    """Disk space for the checkpoints kept at one time."""
+    max_workers: int
+    hang_timeout: float
+    host_timeout: float
+    max_restarts: int
+    """Allowed restarts in a row that reach no new step."""
+    port: int | None = None
+    """Where the first host listens for the others; None for any free port."""
+    is_resumed: bool = False
+    """Whether the run must continue from a checkpoint."""
+
+    @classmethod
+    def from_settings(
+        cls,
+        run: RunFolder,
+        settings: "Settings",
+        placement: Placement,
+        module: str,
+        kept_bytes: int = 0,
+        is_resumed: bool = False,
+    ) -> Self:
+        """Builds the plan of a run; other hosts get absolute paths."""
+        cluster = settings.cluster
+        return cls(
+            run if placement.is_here_alone else RunFolder(run.path.absolute()),
+            module,
+            placement,
+            settings.data.prepared.absolute(),
+            kept_bytes,
+            settings.training.virtual_workers,
+            cluster.hang_timeout,
+            cluster.host_timeout,
+            cluster.max_restarts,
+            cluster.port or None,
+            is_resumed,
+        )
+
+
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Reads a host list; a name that ssh could take for an option or a shell for anything else is refused."""
-    hosts = tuple(_parse_host(part) for part in text.split(","))
+    """Parses a host list; refuses names that ssh could read as an option or a shell as a command."""
+    hosts = tuple(_parse_host(item) for item in text.split(","))
     names = [host.name for host in hosts]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"--hosts names {min(twice)} twice; give each host once, with the sum of its workers.")
     return hosts
 
 
-def _parse_host(part: str) -> Host:
-    match = re.fullmatch(rf"({_NAME.pattern})(?::(\d{{1,9}}))?", part.strip())
+def _parse_host(item: str) -> Host:
+    match = re.fullmatch(rf"({_NAME.pattern})(?::(\d{{1,9}}))?", item.strip())
     if match is None:
-        raise UsageError(f"--hosts: {part!r} is not a host name with a number of workers; {_EXAMPLE}.")
+        raise UsageError(f"--hosts: {item!r} is not a host name with a number of workers; {_EXAMPLE}.")
     name, num_workers = match[1], match[2]
     if num_workers is not None and int(num_workers) < 1:
         raise UsageError(f"--hosts: {name} needs at least 1 worker, not {num_workers}; {_EXAMPLE}.")
@@ -84,34 +137,34 @@ def _parse_host(part: str) -> Host:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Of one host."""
+class HostFacts:
+    """What a host reports about itself and its copy of the run."""
 
     hostname: str
     dragoman: str
     code: str
-    """Hash of the program's own files: two clones may have the same version and differ."""
+    """Hash of the package's source files: two clones may have the same version but different code."""
     torch: str
     python: str
     num_cores: int
     num_gpus: int
     data: str | None
-    """Hash of the prepared corpus; None where there is none, or not all of it."""
+    """Hash of the prepared corpus; None if it is missing or incomplete."""
     config: str | None
-    """Hash of the run's config.toml; None where there is none."""
+    """Hash of the run's config.toml; None if there is none."""
     shares_run_folder: bool
-    """Whether what the launcher writes into the run folder is seen here."""
+    """Whether the host sees the launcher's run folder."""
     free_disk_bytes: int
     time: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         return asdict(self)
 
 
-def gather_facts(run: RunFolder, prepared: Path, token: str) -> Facts:
-    """The facts of this machine, about this run."""
-    return Facts(
+def gather_facts(run: RunFolder, prepared: Path, token: str) -> HostFacts:
+    """Collects the facts of this machine; `token` is the name of a file the launcher made in its run folder."""
+    return HostFacts(
         hostname=socket.gethostname(),
         dragoman=dragoman.__version__,
         code=code_fingerprint(),
@@ -128,7 +181,7 @@ def gather_facts(run: RunFolder, prepared: Path, token: str) -> Facts:
 
 
 def code_fingerprint() -> str:
-    """A hash over the program's source files."""
+    """Returns a hash of the package's source files."""
     folder = Path(dragoman.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -137,19 +190,19 @@ def code_fingerprint() -> str:
 
 
 def data_fingerprint(prepared: Path) -> str | None:
-    """A hash of what the manifest of a prepared corpus says it holds; None where files are missing or cut off."""
+    """Returns a hash of the manifest of a prepared corpus; None if files are missing or too short."""
     try:
         files = read_json(prepared / "manifest.json")["files"]
-        is_whole = all((prepared / name).stat().st_size == record["num_bytes"] for name, record in files.items())
-        # The pages for people name the user's files, which may differ.
+        is_complete = all((prepared / name).stat().st_size == record["num_bytes"] for name, record in files.items())
+        # The reports for people name the user's files, which may differ between hosts.
         content = {name: record["sha256"] for name, record in files.items() if not name.endswith(".md")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest() if is_whole else None
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest() if is_complete else None
 
 
 def config_fingerprint(run: RunFolder) -> str | None:
-    """Of the settings as they stand in the run folder."""
+    """Returns a hash of the config in the run folder; None if there is none."""
     try:
         return hashlib.sha256(run.config.read_bytes()).hexdigest()
     except OSError:
@@ -157,13 +210,13 @@ def config_fingerprint(run: RunFolder) -> str | None:
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes free where a folder is, or would be."""
+    """Returns the free bytes on the disk of a folder, which need not exist yet."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 
 
 def count_gpus() -> int:
-    """GPUs this process may use, asked of the system and not of torch, whose import takes seconds."""
+    """Counts the GPUs this process may use, without importing torch, which takes seconds."""
     if version("torch").endswith("+cpu"):
         return 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -172,85 +225,51 @@ def count_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
-CLOCK_WARNING_SECONDS = 2.0
-CLOCK_ERROR_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class HostFacts:
-    """What a host said of itself, and when."""
-
-    name: str
-    facts: Facts
-    clock_skew_seconds: float
-    """How far its clock is ahead of ours."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What every host should have."""
-
-    here: Facts
-    prepared: Path
-    run_path: Path
-    kept_bytes: int
-    """Disk the checkpoints kept at one time will take."""
-    is_resumed: bool = False
-    """Then a host's own settings of the run may be older ones, and are replaced."""
-
-
-def problems_of(host: HostFacts, expected: Expected) -> Iterator[str]:
-    """Each reason not to start with this host, in one sentence."""
-    there, here, name = host.facts, expected.here, host.name
+def host_problems(
+    name: str, there: HostFacts, here: HostFacts, plan: LaunchPlan, clock_skew_seconds: float
+) -> Iterator[str]:
+    """Returns every reason not to start with a host, each with what to do; `here` are the facts of this machine."""
     if there.dragoman != here.dragoman:
         yield f"{name} has dragoman {there.dragoman}, this machine has {here.dragoman}: install the same on both."
     elif there.code != here.code:
         yield (
-            f"{name} has other code of dragoman {there.dragoman} ({there.code[:12]}) than this machine "
-            f"({here.code[:12]}): bring both to the same commit."
+            f"{name} runs different dragoman code from this machine ({there.code[:12]} there, {here.code[:12]} here): "
+            "check out the same commit on both."
         )
     if there.torch != here.torch:
         yield f"{name} has torch {there.torch}, this machine has {here.torch}: install the same on both."
-    if there.data != here.data and there.data is not None:
+    if there.data is None and not plan.placement.is_data_sent:
         yield (
-            f"{name} has other data in {expected.prepared} ({there.data[:12]}) than this machine "
-            f"({str(here.data)[:12]}): remove it there and use --send-data, or prepare it again."
+            f"{name} has no complete prepared corpus in {plan.prepared} ({str(here.data)[:12]} here): "
+            "copy it there, or use --send-data."
+        )
+    elif there.data not in (None, here.data):
+        yield (
+            f"{name} has different data from this machine in {plan.prepared} ({str(there.data)[:12]} there, "
+            f"{str(here.data)[:12]} here): remove it there and use --send-data, or prepare it again."
         )
     has_own_run = not there.shares_run_folder and there.config is not None
-    if has_own_run and there.config != here.config and not expected.is_resumed:
+    if has_own_run and there.config != here.config and not plan.is_resumed:
         yield (
-            f"{name} has another run in {expected.run_path} (config {str(there.config)[:12]}) than this machine "
-            f"({str(here.config)[:12]}): choose another --run-dir, or remove it there."
+            f"{name} has a different run in {plan.run.path} (config {str(there.config)[:12]} there, "
+            f"{str(here.config)[:12]} here): choose another --run-dir, or remove it there."
         )
-    if there.free_disk_bytes < expected.kept_bytes:
+    if there.free_disk_bytes < plan.kept_bytes:
         yield (
-            f"{name} has {there.free_disk_bytes / 1e9:.1f} GB free for {expected.run_path}, but the checkpoints kept "
-            f"will take {expected.kept_bytes / 1e9:.1f} GB: free some, or lower checkpoints.keep_last."
+            f"{name} has {there.free_disk_bytes / 1e9:.1f} GB free for {plan.run.path}, but the checkpoints kept there "
+            f"need {plan.kept_bytes / 1e9:.1f} GB: free some space, or lower checkpoints.keep_last."
         )
-    if abs(host.clock_skew_seconds) > CLOCK_ERROR_SECONDS:
-        yield f"{describe_skew(host)}: set the clocks (NTP)."
+    if abs(clock_skew_seconds) > CLOCK_ERROR_SECONDS:
+        yield f"{_describe_skew(name, clock_skew_seconds)}: set the clocks (NTP)."
 
 
-def is_data_missing(host: HostFacts) -> bool:
-    """Whether the prepared corpus is not there at all."""
-    return host.facts.data is None
+def clock_warning(name: str, clock_skew_seconds: float) -> str | None:
+    """Returns a warning about a clock that is a few seconds off; None if it is right or wrong enough to be refused."""
+    if CLOCK_WARNING_SECONDS < abs(clock_skew_seconds) <= CLOCK_ERROR_SECONDS:
+        return f"{_describe_skew(name, clock_skew_seconds)}; times in its records will be off."
+    return None
 
 
-def missing_data_problem(host: HostFacts, expected: Expected) -> str:
-    """What to do about it."""
-    return (
-        f"{host.name} has no whole prepared corpus in {expected.prepared}, "
-        f"this machine has {str(expected.here.data)[:12]}: copy it there, or let --send-data do it."
-    )
-
-
-def warnings_of(host: HostFacts) -> Iterator[str]:
-    """What is odd but no reason to stop."""
-    if CLOCK_WARNING_SECONDS < abs(host.clock_skew_seconds) <= CLOCK_ERROR_SECONDS:
-        yield f"{describe_skew(host)}; times in its records will be off."
-
-
-def describe_skew(host: HostFacts) -> str:
-    """Whose clock is how far off."""
-    direction = "ahead of" if host.clock_skew_seconds > 0 else "behind"
-    return f"The clock of {host.name} is {abs(host.clock_skew_seconds):.1f} s {direction} this machine's"
+def _describe_skew(name: str, seconds: float) -> str:
+    direction = "ahead of" if seconds > 0 else "behind"
+    return f"The clock of {name} is {abs(seconds):.1f} s {direction} this machine's"

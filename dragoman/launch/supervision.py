@@ -1,7 +1,7 @@
-"""A run from its start to its end, over as many attempts as that takes. One mind decides, here, and needs no torch.
+"""A run from its start to its end, over as many attempts as needed. All decisions are made here, without torch.
 
-Workers that are killed, hang or lose each other are started again from the newest checkpoint; a host that is lost is
-left out, the others share its virtual workers, and it is taken back when it returns. What would fail again is told.
+Workers that are killed, hang or lose each other are restarted from the newest checkpoint. A lost host is left out: the
+other hosts share its virtual workers, and it rejoins when it returns. An error that would recur ends the run.
 """
 
 import os
@@ -9,113 +9,100 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 
 from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE
-from dragoman.launch.attempt import CONSOLE_VARIABLE, Attempt, Outcome, Wish, threads_per_worker
-from dragoman.launch.call_hosts import LostHosts, Muster, ReadyHost, Wishes, require_room
-from dragoman.launch.connection import HostError, Pulse
-from dragoman.launch.hosts import Host
+from dragoman.launch.attempt import Attempt, Order, Outcome, threads_per_worker
+from dragoman.launch.call_hosts import HostConnections, LostHosts, ReadyHost, require_room
+from dragoman.launch.connection import HostError
+from dragoman.launch.hosts import LaunchPlan
 from dragoman.run.errors import UserError
+from dragoman.run.processes import CONSOLE_VARIABLE
 from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LONGEST_PAUSE_SECONDS = 60.0
 LOOK_SECONDS = 1.0
+"""Time between two looks for a stop request, and between two updates of the step in status.json."""
 SIGNAL = "signal"
-"""Why workers say they ended when they were asked to."""
+"""Reason of an end that a signal asked for."""
 HOST_BACK = "host_back"
-"""And when they were asked to make room for another host."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run, and with how much patience."""
-
-    module: str
-    hosts: tuple[Host, ...]
-    min_hosts: int
-    max_workers: int
-    hang_timeout: float
-    max_restarts: int
-    """In a row, without a step that had not been reached before."""
-    wishes: Wishes
-
-
-def supervise(plan: Plan, status: StatusFile, say: Callable[[str], None]) -> str:
-    """Runs the workers to the end of the run and says why they ended, in `StopReason`'s words; a UserError if badly."""
-    clear_stop_request(plan.wishes.run)
-    pulse = Pulse()
-    with StopSignals() as signals:
-        supervisor = _Supervisor(plan, status, say, pulse, signals)
-        try:
-            return supervisor.run()
-        finally:
-            supervisor.close()
-            pulse.stop()
+"""Reason of an end that lets a host rejoin."""
 
 
 class StopSignals:
-    """While active, counts stop signals instead of dying of them."""
+    """While active, counts stop signals instead of ending this process."""
 
     def __init__(self) -> None:
         self.num_received = 0
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        self._before = {number: signal.signal(number, self._count) for number in STOP_SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _count(self, _number: int, _frame: FrameType | None) -> None:
         self.num_received += 1
-        note = "Stopping after this step; once more to stop at once." if self.num_received == 1 else "Stopping at once."
-        print(f"\n{note}", file=sys.stderr, flush=True)
+        is_first = self.num_received == 1
+        text = "Stopping after this step; once more to stop at once." if is_first else "Stopping at once."
+        print(f"\n{text}", file=sys.stderr, flush=True)
+
+
+def supervise(plan: LaunchPlan, status: StatusFile, say: Callable[[str], None]) -> str:
+    """Runs the workers to the end of the run and returns the reason, a lower-case name of `StopReason`."""
+    clear_stop_request(plan.run)
+    with StopSignals() as signals, HostConnections(plan, _show, say) as connections:
+        lost = LostHosts(plan)
+        try:
+            return _Supervisor(plan, status, say, signals, connections, lost).run()
+        finally:
+            lost.close()
 
 
 class _Supervisor:
     def __init__(
-        self, plan: Plan, status: StatusFile, say: Callable[[str], None], pulse: Pulse, signals: StopSignals
+        self,
+        plan: LaunchPlan,
+        status: StatusFile,
+        say: Callable[[str], None],
+        signals: StopSignals,
+        connections: HostConnections,
+        lost: LostHosts,
     ) -> None:
         self._plan = plan
         self._status = status
         self._say = say
         self._signals = signals
-        self._muster = Muster(plan.wishes, pulse, _show, say)
-        self._lost = LostHosts(plan.wishes)
-        self._is_stop_asked = False
+        self._connections = connections
+        self._lost = lost
+        self._is_stop_requested = False
         self._last_look = 0.0
         self._farthest_step = 0
-        self._num_restarts = self._num_in_vain = 0
-
-    def close(self) -> None:
-        """Ends everything on all hosts."""
-        self._lost.close()
-        self._muster.close()
+        self._num_restarts = self._num_without_progress = 0
 
     def run(self) -> str:
-        """Attempt after attempt; returns why the last one ended."""
-        hosts = self._gather_first()
+        """Makes one attempt after another; returns the reason the last one ended."""
+        hosts = self._call_at_start()
         cause: str | None = None
         while True:
             outcome = self._attempt(hosts, cause)
-            if self._wants_end:
+            if self._must_stop:
                 return self._on_stop(outcome)
             if outcome.cause is None and outcome.reason != HOST_BACK:
                 return outcome.reason
-            cause = self._after(outcome)
-            if (gathered := self._gather_again()) is None:
-                clear_stop_request(self._plan.wishes.run)
+            cause = self._prepare_restart(outcome)
+            if (called := self._call_again()) is None:
+                clear_stop_request(self._plan.run)
                 return SIGNAL
-            hosts = gathered
+            hosts = called
 
     def _attempt(self, hosts: Sequence[ReadyHost], cause: str | None) -> Outcome:
         try:
-            port = self._plan.wishes.port or hosts[0].connection.ask({"do": "port"}, "port")
+            port = self._plan.port or hosts[0].connection.ask({"do": "port"}, "port")
         except HostError as error:
             return Outcome(str(error), lost=(error.host,))
         self._announce(hosts)
@@ -127,101 +114,102 @@ class _Supervisor:
             last_restart_cause=cause,
             message=None,
         )
-        timeouts = self._plan.hang_timeout, self._plan.wishes.host_timeout
-        environment = {CAUSE_VARIABLE: cause or "", RESUMED_VARIABLE: "1" if self._plan.wishes.is_resumed else ""}
-        attempt = self._current = Attempt(self._plan.wishes.run, self._plan.module, hosts, timeouts, environment)
-        outcome = attempt.follow(port, self._wish)
+        environment = {CAUSE_VARIABLE: cause or "", RESUMED_VARIABLE: "1" if self._plan.is_resumed else ""}
+        attempt = self._current = Attempt(self._plan, hosts, environment)
+        outcome = attempt.follow(port, self._next_order)
         if outcome.step:
             self._status.update(step=outcome.step)
         return outcome
 
-    def _wish(self) -> Wish:
-        """What the person, or a host that is back, wants now; called all the time, so it also tells how far we are."""
+    def _next_order(self) -> Order:
+        """Returns the order for the attempt; also updates the step in the status, since it is called all the time."""
         if self._current.step > self._status.status.step and time.time() - self._status.status.time > LOOK_SECONDS:
             self._status.update(step=self._current.step)
         if self._signals.num_received > 1:
-            return Wish.END
-        if self._wants_end:
-            return Wish.STOP
-        return Wish.PAUSE if self._lost.is_somebody_back else Wish.GO_ON
+            return Order.KILL
+        if self._must_stop:
+            return Order.STOP
+        return Order.PAUSE if self._lost.is_any_back else Order.CONTINUE
 
     @property
-    def _wants_end(self) -> bool:
-        """Whether a signal came, or somebody who sees the run folder has asked."""
-        if not self._is_stop_asked and time.monotonic() - self._last_look > LOOK_SECONDS:
+    def _must_stop(self) -> bool:
+        """Whether a signal came, or somebody who sees the run folder asked for a stop."""
+        if not self._is_stop_requested and time.monotonic() - self._last_look > LOOK_SECONDS:
             self._last_look = time.monotonic()
-            self._is_stop_asked = is_stop_requested(self._plan.wishes.run)
-        return self._is_stop_asked or self._signals.num_received > 0
+            self._is_stop_requested = is_stop_requested(self._plan.run)
+        return self._is_stop_requested or self._signals.num_received > 0
 
     def _on_stop(self, outcome: Outcome) -> str:
-        """The end that was asked for; workers that were only starting had nothing new to save."""
-        clear_stop_request(self._plan.wishes.run)
+        """Ends the run as requested; workers that were still starting had nothing new to save."""
+        clear_stop_request(self._plan.run)
         if outcome.cause is None:
             return outcome.reason
         if outcome.is_final:
             raise UserError(outcome.cause)
-        if not (self._plan.wishes.run.checkpoint_steps() or self._farthest_step):
+        if not (self._plan.run.checkpoint_steps() or self._farthest_step):
             raise UserError("Stopped before the run had anything to save.")
         return SIGNAL
 
-    def _after(self, outcome: Outcome) -> str:
-        """Decides whether another attempt makes sense, says why there is one, and pauses if the last were in vain."""
+    def _prepare_restart(self, outcome: Outcome) -> str:
+        """Decides whether another attempt makes sense, reports its cause, and waits after attempts without progress."""
         cause = outcome.cause or "A host is back."
         if outcome.is_final:
             raise UserError(cause)
         for host in outcome.lost:
-            self._muster.drop(host)
-            self._lost.add(host, cause)
-        self._num_in_vain = 0 if outcome.step > self._farthest_step or outcome.cause is None else self._num_in_vain + 1
+            self._connections.drop(host)
+            self._lost.add(host)
+        has_progressed = outcome.step > self._farthest_step or outcome.cause is None
+        self._num_without_progress = 0 if has_progressed else self._num_without_progress + 1
         self._farthest_step = max(self._farthest_step, outcome.step)
-        if self._num_in_vain > self._plan.max_restarts:
+        if self._num_without_progress > self._plan.max_restarts:
             raise UserError(
-                f"{cause} Starting the run again did not get it any further (tried: {self._num_in_vain - 1}); "
-                "nothing saved is lost: the same command with --resume continues."
+                f"{cause} {_count_restarts(self._num_without_progress - 1)} made no progress. "
+                "Nothing saved is lost: the same command with --resume continues."
             )
         self._num_restarts += 1
         self._status.update(state="restarting", num_restarts=self._num_restarts, last_restart_cause=cause)
         self._say(f"{cause} Starting again from the newest checkpoint.")
-        self._pause(min(LONGEST_PAUSE_SECONDS, 2.0 ** max(0, self._num_in_vain - 2) - 1))
+        self._pause(min(LONGEST_PAUSE_SECONDS, 2.0 ** max(0, self._num_without_progress - 2) - 1))
         return cause
 
-    def _gather_first(self) -> list[ReadyHost]:
-        """At the start all hosts must be there: a mistyped name must not train on half of the machines."""
-        hosts, problems = self._muster.call(self._plan.hosts)
+    def _call_at_start(self) -> list[ReadyHost]:
+        """Requires all hosts: a mistyped name must not train on half of the machines."""
+        hosts, problems = self._connections.call(self._plan.placement.hosts)
         if problems:
             raise UserError(" ".join(problems.values()))
         require_room(hosts, self._plan.max_workers)
         return hosts
 
-    def _gather_again(self) -> list[ReadyHost] | None:
-        """Those that are there, as soon as there are enough of them; None if the run is to end before that."""
-        while not self._wants_end:
-            self._lost.welcome_back()
-            hosts, problems = self._muster.call([host for host in self._plan.hosts if host not in self._lost])
+    def _call_again(self) -> list[ReadyHost] | None:
+        """Returns the hosts that are up as soon as there are enough; None if the run must stop before that."""
+        placement = self._plan.placement
+        while not self._must_stop:
+            self._lost.take_back()
+            hosts, problems = self._connections.call([host for host in placement.hosts if host not in self._lost])
             for host, problem in problems.items():
                 self._say(problem)
-                self._lost.add(host, problem)
-            if len(hosts) >= self._plan.min_hosts:
+                self._lost.add(host)
+            if len(hosts) >= placement.min_hosts:
                 return hosts
-            message = f"Waiting for hosts: {len(hosts)} of at least {self._plan.min_hosts} are there."
+            message = f"Waiting for hosts: {len(hosts)} of at least {placement.min_hosts} are up."
             self._status.update(state="waiting", message=message, hosts=self._host_states(hosts))
             self._say(message)
-            while not (self._wants_end or self._lost.is_somebody_back):
+            while not (self._must_stop or self._lost.is_any_back):
                 time.sleep(0.1)
         return None
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._wants_end:
+        while time.monotonic() < end and not self._must_stop:
             time.sleep(0.1)
 
     def _announce(self, hosts: Sequence[ReadyHost]) -> None:
-        """Who does what; on one machine the workers themselves say it."""
+        """Says which ranks run where; on this machine alone the workers say it themselves."""
         if self._is_this_machine_alone:
             return
         first_rank = 0
         if not hosts[0].shares_run_folder:
-            self._say(f"{hosts[0].name} keeps the files of the run in its own {self._plan.wishes.run.path}.")
+            self._say(f"{hosts[0].name} keeps the files of the run in its own {self._plan.run.path}.")
         for host in hosts:
             last_rank = first_rank + host.num_workers - 1
             ranks = f"rank {first_rank}" if last_rank == first_rank else f"ranks {first_rank} to {last_rank}"
@@ -237,15 +225,20 @@ class _Supervisor:
         working = {host.connection.host: host.num_workers for host in hosts}
         return tuple(
             HostStatus(host.name, working.get(host, 0), "working" if host in working else "lost")
-            for host in self._plan.hosts
+            for host in self._plan.placement.hosts
         )
 
     @property
     def _is_this_machine_alone(self) -> bool:
-        return len(self._plan.hosts) == 1 and self._plan.hosts[0].is_this_machine
+        hosts = self._plan.placement.hosts
+        return len(hosts) == 1 and hosts[0].is_this_machine
+
+
+def _count_restarts(number: int) -> str:
+    return f"{number} restarts in a row" if number != 1 else "1 restart"
 
 
 def _show(host: str, line: str) -> None:
-    """What the workers of another machine print."""
+    """Prints a line of a worker on another machine."""
     is_json = os.environ.get(CONSOLE_VARIABLE) == "stderr"
     print(f"[{host}] {line}", file=sys.stderr if is_json else sys.stdout, flush=True)

@@ -7,6 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
+"""Environment variable; "stderr" keeps the lines of workers off standard output, which then holds only JSON."""
+
 
 def own_command() -> str:
     """Returns `dragoman` if it is on PATH, otherwise the path to call, e.g. `.venv/bin/dragoman`."""

@@ -1,13 +1,13 @@
-"""Who started this process: each launcher is known by its variables, and a shell inside a job is no launcher."""
+"""Ranks from the environment: each launcher is known by its variables; a shell inside a job is not a launcher."""
 
 import os
 
 import pytest
 
 from dragoman.cluster import environment
-from dragoman.cluster.environment import Place, fair_num_threads, find_place
+from dragoman.cluster.environment import RankInfo, find_rank_info, threads_of_this_worker
 
-# Taken from real processes of each launcher, less what concerns nobody here.
+# Taken from real processes of each launcher.
 TORCHRUN = {
     "RANK": "3",
     "WORLD_SIZE": "4",
@@ -40,61 +40,61 @@ SLURM_SHELL = SLURM_JOB | {
 }
 
 
-def test_without_a_launcher_a_process_has_no_place():
-    assert find_place({}) is None
-    assert find_place({"PATH": "/bin", "MASTER_ADDR": "10.0.0.1", "RANK": "0"}) is None
+def test_without_a_launcher_a_process_has_no_rank():
+    assert find_rank_info({}) is None
+    assert find_rank_info({"PATH": "/bin", "MASTER_ADDR": "10.0.0.1", "RANK": "0"}) is None
 
 
 def test_torchrun():
-    assert find_place(TORCHRUN) == Place(3, 4, 1, "torchrun", "f00d-0")
-    again = find_place(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"})
+    assert find_rank_info(TORCHRUN) == RankInfo(3, 4, 1, "torchrun", "f00d-0")
+    again = find_rank_info(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"})
     assert again.is_restart
-    assert again.job == "f00d-2"  # its agent keeps the notes of those before
+    assert again.job == "f00d-2"  # the store of its agent keeps values of earlier workers
 
 
-def test_a_launcher_that_only_sets_what_pytorch_reads():
+def test_a_launcher_that_sets_only_the_variables_of_pytorch():
     bare = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
-    assert find_place(bare) == Place(1, 2, 0, "torchrun", "run-0")
+    assert find_rank_info(bare) == RankInfo(1, 2, 0, "torchrun", "run-0")
 
 
 def test_open_mpi():
-    assert find_place(OPEN_MPI) == Place(2, 4, 0, "mpirun", "prterun-a-17@1")
+    assert find_rank_info(OPEN_MPI) == RankInfo(2, 4, 0, "mpirun", "prterun-a-17@1")
 
 
-def test_older_open_mpi_names_its_job_otherwise():
+def test_older_open_mpi_has_another_job_variable():
     older = {name: value for name, value in OPEN_MPI.items() if name != "PMIX_NAMESPACE"}
-    assert find_place(older | {"OMPI_MCA_ess_base_jobid": "123456"}).job == "123456"
+    assert find_rank_info(older | {"OMPI_MCA_ess_base_jobid": "123456"}).job == "123456"
 
 
 def test_a_single_process_under_mpirun_is_alone():
-    assert find_place(OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
+    assert find_rank_info(OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
 
 
 def test_slurm_step():
-    assert find_place(SLURM_STEP) == Place(3, 4, 1, "srun", "slurm-42-7-0")
+    assert find_rank_info(SLURM_STEP) == RankInfo(3, 4, 1, "srun", "slurm-42-7-0")
 
 
 @pytest.mark.parametrize("variables", [SLURM_JOB, SLURM_BATCH_SCRIPT, SLURM_SHELL])
 def test_a_batch_script_or_a_shell_inside_a_job_is_one_process(variables):
-    assert find_place(variables) is None
+    assert find_rank_info(variables) is None
 
 
-def test_a_requeued_job_continues_and_does_not_meet_through_the_file_of_its_first_start():
-    again = find_place(SLURM_STEP | {"SLURM_RESTART_COUNT": "2"})
+def test_a_requeued_job_continues_and_has_another_rendezvous_file():
+    again = find_rank_info(SLURM_STEP | {"SLURM_RESTART_COUNT": "2"})
     assert again.is_restart
     assert again.job == "slurm-42-7-2"
 
 
 def test_torchrun_comes_before_mpirun_before_srun():
     """mpirun inside a job sees Slurm's variables too; torchrun inside either sees theirs."""
-    assert find_place(SLURM_STEP | OPEN_MPI | TORCHRUN).launcher == "torchrun"
-    assert find_place(SLURM_STEP | OPEN_MPI).launcher == "mpirun"
-    assert find_place(SLURM_STEP | OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"}).launcher == "srun"
+    assert find_rank_info(SLURM_STEP | OPEN_MPI | TORCHRUN).launcher == "torchrun"
+    assert find_rank_info(SLURM_STEP | OPEN_MPI).launcher == "mpirun"
+    assert find_rank_info(SLURM_STEP | OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"}).launcher == "srun"
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine of 8 cores on which nothing has been said about threads."""
+    """A machine of 8 cores without variables about threads."""
 
     def bind_to(num_cores: int) -> None:
         monkeypatch.setattr(environment, "num_cores", lambda: num_cores)
@@ -107,12 +107,12 @@ def machine(monkeypatch):
 
 
 def test_cores_are_divided_among_workers(machine):
-    assert [fair_num_threads(workers) for workers in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+    assert [threads_of_this_worker(workers) for workers in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
 
 
 def test_a_worker_bound_to_cores_of_its_own_uses_them_all(machine):
     machine(2)
-    assert fair_num_threads(4) == 2
+    assert threads_of_this_worker(4) == 2
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_worker_bound_to_cores_of_its_own_uses_them_all(machine):
         ({"OMP_NUM_THREADS": ""}, 4),
     ],
 )
-def test_a_persons_own_number_of_threads_is_kept(machine, monkeypatch, variables, threads):
+def test_the_number_of_threads_in_the_environment_is_kept(machine, monkeypatch, variables, threads):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert fair_num_threads(2) == threads
+    assert threads_of_this_worker(2) == threads

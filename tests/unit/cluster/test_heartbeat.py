@@ -1,4 +1,4 @@
-"""A worker's page: readable whatever becomes of the worker, and its stack can be had even when it was stopped."""
+"""A worker's heartbeat stays readable when the worker is stopped or dead; so do its stacks and its end."""
 
 import faulthandler
 import os
@@ -18,15 +18,19 @@ from dragoman.cluster.heartbeat import (
     FOLDER_VARIABLE,
     STACK_SIGNAL,
     Beat,
+    WorkerEnd,
     beat,
+    end_path,
     page_path,
     read_beat,
+    read_end,
+    report_end,
     stacks_path,
     start_heartbeat,
     waiting,
 )
 
-SECONDS = 20.0
+SECONDS = 30.0
 PAGE_TEXT_BYTES = 95
 WORKER = """
 import time
@@ -44,7 +48,7 @@ a_function_to_be_found_in()
 def wait_until(is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + SECONDS
     while not is_so():
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.01)
 
 
@@ -55,7 +59,7 @@ def state_of(folder: Path) -> str:
 
 @pytest.fixture
 def worker(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has noted what it does as rank 3, and does it."""
+    """A process that reports as rank 3 what it does."""
     with subprocess.Popen([sys.executable, "-c", WORKER], env=os.environ | {FOLDER_VARIABLE: str(tmp_path)}) as process:
         try:
             wait_until(lambda: (found := read_beat(tmp_path, 3)) is not None and found.step == 17)
@@ -66,7 +70,7 @@ def worker(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def own_page(tmp_path, monkeypatch) -> Iterator[Path]:
-    """A heartbeat of this process, as rank 0."""
+    """Heartbeats of this process, as rank 0."""
     monkeypatch.setattr(heartbeat, "_heartbeat", heartbeat._Heartbeat())
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     start_heartbeat(0)
@@ -74,7 +78,7 @@ def own_page(tmp_path, monkeypatch) -> Iterator[Path]:
     faulthandler.unregister(STACK_SIGNAL)
 
 
-def test_a_page_is_read_while_its_worker_works(worker, tmp_path):
+def test_a_heartbeat_is_read_while_its_worker_works(worker, tmp_path):
     found = read_beat(tmp_path, 3)
     assert (found.rank, found.pid, found.step, found.doing) == (3, worker.pid, 17, "computing a gradient")
     assert not found.is_waiting
@@ -82,7 +86,7 @@ def test_a_page_is_read_while_its_worker_works(worker, tmp_path):
     wait_until(lambda: state_of(tmp_path) == "S")
 
 
-def test_a_page_outlives_its_worker(worker, tmp_path):
+def test_a_heartbeat_outlives_its_worker(worker, tmp_path):
     worker.kill()
     wait_until(lambda: state_of(tmp_path) == "Z")
     worker.wait()
@@ -92,7 +96,7 @@ def test_a_page_outlives_its_worker(worker, tmp_path):
     assert read_beat(tmp_path, 3).seconds_silent > found.seconds_silent
 
 
-def test_a_stopped_worker_is_seen_to_be_stopped_and_tells_its_stack_when_it_goes_on(worker, tmp_path):
+def test_a_stopped_worker_is_noticed_and_writes_its_stack_when_it_continues(worker, tmp_path):
     worker.send_signal(signal.SIGSTOP)
     wait_until(lambda: state_of(tmp_path) == "T")
     assert read_beat(tmp_path, 3).step == 17
@@ -102,7 +106,7 @@ def test_a_stopped_worker_is_seen_to_be_stopped_and_tells_its_stack_when_it_goes
     assert worker.poll() is None  # asking for its stack does not end it
 
 
-def test_a_wait_for_others_is_marked_as_long_as_it_lasts(own_page):
+def test_a_wait_for_other_ranks_is_reported_while_it_lasts(own_page):
     beat("computing", 5)
     with waiting("the figures of all ranks"):
         inside = read_beat(own_page, 0)
@@ -111,7 +115,7 @@ def test_a_wait_for_others_is_marked_as_long_as_it_lasts(own_page):
     assert (after.is_waiting, after.doing, after.step) == (False, "after the figures of all ranks", 5)
 
 
-def test_a_step_stays_until_another_is_noted(own_page):
+def test_a_step_stays_until_another_is_reported(own_page):
     assert read_beat(own_page, 0).doing == "starting"
     beat("a", 5)
     beat("b")
@@ -120,16 +124,19 @@ def test_a_step_stays_until_another_is_noted(own_page):
     assert read_beat(own_page, 0).step == 6
 
 
-def test_every_note_breaks_the_silence(own_page):
-    time.sleep(0.1)
+def test_every_heartbeat_ends_the_silence(own_page):
+    time.sleep(0.02)
+    begin = time.monotonic()
     before = read_beat(own_page, 0).seconds_silent
     beat("b")
-    assert read_beat(own_page, 0).seconds_silent < before
+    after = read_beat(own_page, 0).seconds_silent
+    assert before >= 0.02
+    assert after <= time.monotonic() - begin
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_any_text_is_noted_and_a_long_one_cut(own_page, text):
+def test_any_text_is_reported_and_a_long_one_cut(own_page, text):
     beat(text)
     noted = read_beat(own_page, 0).doing
     if len(text.encode()) <= PAGE_TEXT_BYTES:
@@ -139,7 +146,7 @@ def test_any_text_is_noted_and_a_long_one_cut(own_page, text):
         assert len(noted.rstrip("\ufffd").encode()) > PAGE_TEXT_BYTES - 4
 
 
-def test_nothing_is_noted_where_nobody_watches(tmp_path, monkeypatch):
+def test_nothing_is_reported_if_no_program_watches(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "_heartbeat", heartbeat._Heartbeat())
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -147,16 +154,35 @@ def test_nothing_is_noted_where_nobody_watches(tmp_path, monkeypatch):
     beat("computing", 5)
     with waiting("nobody"):
         pass
+    report_end("steps", 5)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 128, b"\1" * 10])
-def test_before_the_first_note_there_is_none(tmp_path, content):
+def test_before_the_first_heartbeat_there_is_none(tmp_path, content):
     if content is not None:
         page_path(tmp_path, 0).write_bytes(content)
     assert read_beat(tmp_path, 0) is None
 
 
-def test_a_beat_travels_as_plain_values():
+def test_a_heartbeat_travels_as_json():
     noted = Beat(1, 2, 3, "computing", is_waiting=True, seconds_silent=0.5, process_state="S")
     assert Beat(**noted.to_json()) == noted
+
+
+def test_an_end_is_read_whatever_heartbeats_follow(own_page):
+    assert read_end(own_page, 0) is None
+    report_end("host_back", 120)
+    beat("signal", 121)
+    assert read_end(own_page, 0) == WorkerEnd("host_back", 120)
+
+
+def test_a_worker_that_never_started_has_no_end(tmp_path):
+    assert read_end(tmp_path, 0) is None
+
+
+def test_an_end_needs_no_new_space_on_the_disk(own_page):
+    before = end_path(own_page, 0).stat()
+    report_end("request", 10**12)
+    after = end_path(own_page, 0).stat()
+    assert (after.st_ino, after.st_size, after.st_blocks) == (before.st_ino, before.st_size, before.st_blocks)

@@ -1,4 +1,4 @@
-"""Measuring the way between ranks: which sizes, how often and in which rounds; and real figures of two processes."""
+"""Measuring links: which sizes, how often and in which rounds; and real measurements between four processes."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cluster import probe
-from dragoman.cluster.probe import GROWTH, MOST_REPEATS, SMALLEST_BYTES, BackgroundExchange, ProbedLink, sweep_sizes
+from dragoman.cluster.probe import GROWTH, MOST_REPEATS, SMALLEST_BYTES, BackgroundAllReduce, ProbedLink, sweep_sizes
 from dragoman.cluster.world import World
 
 TIMEOUT = timedelta(seconds=60)
@@ -29,7 +29,7 @@ def test_sizes_rise_from_a_kilobyte_to_the_largest(largest):
 
 
 @given(st.floats(0, 100), st.floats(-10, 100))
-def test_no_size_is_repeated_beyond_its_share_of_the_time(seconds_each, seconds_left):
+def test_no_size_takes_more_than_its_share_of_the_time(seconds_each, seconds_left):
     repeats = probe._repeats(seconds_each, seconds_left)
     assert 0 <= repeats <= MOST_REPEATS
     assert repeats == 0 or repeats * seconds_each * GROWTH <= seconds_left + 1e-6
@@ -51,35 +51,35 @@ def test_rounds_hold_every_link_once_and_no_machine_twice(num_machines):
 
 
 class FakeWork:
-    """An all-reduce that is over as soon as it is waited for; whether it says so in time is up to the test."""
+    """An all-reduce that ends at once; a test decides whether its callback comes in time."""
 
-    says_so = True
+    has_callback = True
 
     def get_future(self) -> "FakeWork":
         return self
 
     def add_done_callback(self, callback) -> None:
-        if self.says_so:
+        if self.has_callback:
             callback(None)
 
     def wait(self) -> None:
         pass
 
 
-def test_a_late_word_of_arrival_is_not_taken_from_the_round_before(monkeypatch):
+def test_the_end_of_an_earlier_round_is_not_used(monkeypatch):
     work = FakeWork()
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **options: work if options.get("async_op") else None)
-    exchange = BackgroundExchange(World(size=2), 64)
-    exchange.start()
-    exchange.finish()
-    work.says_so = False
-    exchange.start()
-    assert exchange.finish() >= 0
+    all_reduce = BackgroundAllReduce(World(size=2), 64)
+    all_reduce.start()
+    all_reduce.finish()
+    work.has_callback = False
+    all_reduce.start()
+    assert all_reduce.finish() >= 0
 
 
-def play_rank(rank: int, port: int, answers: multiprocessing.Queue) -> None:
-    """One of four ranks on two machines that are this one; module-level, so that it can be started."""
+def run_rank(rank: int, port: int, answers: multiprocessing.Queue) -> None:
+    """Runs one of four ranks, as if on two machines; at module level, so that a process can start it."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     probe.LINK_SECONDS, probe.LARGEST_LINK_BYTES = 0.01, 2**18
@@ -90,34 +90,32 @@ def play_rank(rank: int, port: int, answers: multiprocessing.Queue) -> None:
     whole = probe.measure_all_reduce(world, sweep_sizes(2**18), seconds=2.0)
     cut_short = probe.measure_all_reduce(world, sweep_sizes(2**22), seconds=0.0)
     inside = probe.measure_inside(world, sweep_sizes(2**14), seconds=1.0)
-    exchange = BackgroundExchange(world, 2**16)
-    travels = []
+    all_reduce = BackgroundAllReduce(world, 2**16)
+    seconds = []
     for _ in range(2):
-        exchange.start()
-        travels.append(exchange.finish())
+        all_reduce.start()
+        seconds.append(all_reduce.finish())
     numbers = world.gather_numbers([float(rank), rank / 2])
     smallest = world.smallest_numbers([float(rank), -float(rank)])
-    found = [[link.__dict__ for link in links], whole, cut_short, inside, travels, numbers, smallest]
+    found = [[link.__dict__ for link in links], whole, cut_short, inside, seconds, numbers, smallest]
     answers.put((rank, json.dumps(found)))
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def told() -> list[list]:
-    """What each of four ranks found."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dragoman.cluster.probe"])  # torch is imported once for all four
-    answers = context.Queue()
+def answers(processes) -> list[list]:
+    """The measurements of each of four ranks."""
+    queue = processes.Queue()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
-    ranks = [context.Process(target=play_rank, args=(rank, port, answers)) for rank in range(4)]
+    ranks = [processes.Process(target=run_rank, args=(rank, port, queue)) for rank in range(4)]
     for process in ranks:
         process.start()
     try:
-        found = dict(answers.get(timeout=60) for _ in ranks)
+        found = dict(queue.get(timeout=60) for _ in ranks)
     finally:
         for process in ranks:
             process.join(timeout=10)
@@ -126,38 +124,38 @@ def told() -> list[list]:
     return [json.loads(found[rank]) for rank in range(4)]
 
 
-def test_every_rank_knows_every_link(told):
-    for links, *_ in told:
-        assert links == told[0][0]
+def test_every_rank_knows_every_link(answers):
+    for links, *_ in answers:
+        assert links == answers[0][0]
         found = [ProbedLink(**link) for link in links]
         assert [(link.sender, link.receiver) for link in found] == [("a", "b"), ("b", "a")]
         assert all(0 < link.latency_seconds < 1 and link.bytes_per_second > 1e5 for link in found)
 
 
-def test_all_ranks_agree_on_how_long_an_exchange_takes(told):
-    for _, whole, cut_short, *_ in told:
-        assert whole == told[0][1]
+def test_all_ranks_agree_on_the_time_of_an_all_reduce(answers):
+    for _, whole, cut_short, *_ in answers:
+        assert whole == answers[0][1]
         assert [size for size, _ in whole] == sweep_sizes(2**18)
         assert all(seconds > 0 for _, seconds in whole)
         assert len(cut_short) == 1  # no time: the first size only
 
 
-def test_inside_a_machine_only_its_ranks_measure(told):
-    assert told[0][3] == told[1][3]
-    assert [size for size, _ in told[0][3]] == sweep_sizes(2**14)
-    assert told[2][3] == told[3][3] == []
+def test_inside_a_machine_only_its_ranks_measure(answers):
+    assert answers[0][3] == answers[1][3]
+    assert [size for size, _ in answers[0][3]] == sweep_sizes(2**14)
+    assert answers[2][3] == answers[3][3] == []
 
 
-def test_an_exchange_beside_computing_takes_its_time_each_round(told):
-    assert all(seconds > 0 for *_, travels, _, _ in told for seconds in travels)
+def test_a_background_all_reduce_is_timed_in_each_round(answers):
+    assert all(seconds > 0 for *_, measured, _, _ in answers for seconds in measured)
 
 
-def test_numbers_are_gathered_in_the_order_of_ranks_and_the_smallest_found(told):
-    for *_, numbers, smallest in told:
+def test_numbers_are_gathered_in_the_order_of_ranks_and_the_smallest_found(answers):
+    for *_, numbers, smallest in answers:
         assert numbers == [[0.0, 0.0], [1.0, 0.5], [2.0, 1.0], [3.0, 1.5]]
         assert smallest == [0.0, -3.0]
 
 
-def test_a_world_of_one_gathers_itself():
+def test_a_world_of_one_gathers_its_own_numbers():
     assert World().gather_numbers([1.5, 2.0]) == [[1.5, 2.0]]
     assert World().smallest_numbers([1.5]) == [1.5]

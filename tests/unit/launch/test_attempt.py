@@ -1,55 +1,175 @@
-"""One attempt over several hosts, which are stood in for: when it ends, whose fault that was, and who is lost."""
+"""One attempt over several stand-in hosts: when it ends, which rank is to blame, and which hosts are lost."""
 
 import json
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.cluster.failure import Failure
-from dragoman.cluster.heartbeat import Beat
+from dragoman.cluster.heartbeat import Beat, WorkerEnd
 from dragoman.launch import attempt as attempt_module
-from dragoman.launch.attempt import Attempt, Outcome, Wish, threads_per_worker, worker_environment
+from dragoman.launch.attempt import (
+    Attempt,
+    Order,
+    Outcome,
+    describe_hang,
+    find_hang,
+    save_hang_report,
+    threads_per_worker,
+    worker_environment,
+)
 from dragoman.launch.call_hosts import ReadyHost
+from dragoman.launch.connection import WorkersEnd
 from dragoman.launch.hosts import Host
-from dragoman.run.folder import RunFolder
 
 HANG_TIMEOUT, HOST_TIMEOUT = 10.0, 2.0
-ECHO = "Worker 0 failed: RuntimeError: Connection closed by peer"
+LOST_PEER = "Worker 0 failed: RuntimeError: Connection closed by peer"
+
+
+# Hangs
+
+WORKING = Beat(0, 100, 7, "computing a gradient", is_waiting=False, seconds_silent=0.1, process_state="R")
+WAITING = Beat(1, 101, 7, "waiting for the gradients", is_waiting=True, seconds_silent=0.1, process_state="S")
+
+any_beat = st.builds(
+    Beat,
+    rank=st.integers(0, 99),
+    pid=st.integers(1, 2**22),
+    step=st.integers(0, 10**6),
+    doing=st.text(max_size=20),
+    is_waiting=st.booleans(),
+    seconds_silent=st.floats(0, 100),
+    process_state=st.sampled_from("RSTDt?"),
+)
+lists_of_beats = st.lists(any_beat, max_size=6, unique_by=lambda beat: beat.rank)
+
+
+def silent(beat: Beat, **changes: object) -> Beat:
+    return replace(beat, seconds_silent=HANG_TIMEOUT + 1, **changes)
+
+
+def test_nobody_hangs_while_all_send_heartbeats():
+    assert find_hang([WORKING, WAITING], HANG_TIMEOUT) is None
+    assert find_hang([], HANG_TIMEOUT) is None
+
+
+def test_a_working_rank_that_is_silent_for_too_long_hangs():
+    hanging = silent(WORKING)
+    assert find_hang([hanging, silent(WAITING)], HANG_TIMEOUT) == hanging
+
+
+def test_a_rank_may_wait_as_long_as_another_works():
+    """Rank 0 may evaluate the dev set for an hour."""
+    assert find_hang([WORKING, silent(WAITING)], HANG_TIMEOUT) is None
+    assert find_hang([WORKING, silent(WAITING, process_state="T")], HANG_TIMEOUT) is None
+
+
+@pytest.mark.parametrize("state", ["T", "t", "D"])
+def test_if_all_wait_the_stopped_rank_is_to_blame(state):
+    stopped = silent(WAITING, rank=2, process_state=state)
+    longest = replace(WAITING, seconds_silent=HANG_TIMEOUT + 50)
+    assert find_hang([longest, stopped], HANG_TIMEOUT) == stopped
+
+
+def test_if_all_wait_and_none_is_stopped_the_longest_is_named():
+    longest = replace(WAITING, rank=2, seconds_silent=HANG_TIMEOUT + 50)
+    assert find_hang([silent(WAITING), longest], HANG_TIMEOUT) == longest
+
+
+def test_a_rank_that_has_ended_does_not_hang():
+    """The other one may still be saving."""
+    assert find_hang([WORKING, silent(WORKING, rank=2, process_state="Z")], HANG_TIMEOUT) is None
+
+
+def test_a_stopped_rank_is_blamed_before_one_that_works_long():
+    stopped = silent(WORKING, rank=2, process_state="T")
+    busy = replace(WORKING, seconds_silent=HANG_TIMEOUT + 50)
+    assert find_hang([busy, stopped], HANG_TIMEOUT) == stopped
+
+
+@given(lists_of_beats)
+def test_a_hanging_rank_was_silent_for_too_long_and_held_up_others(found):
+    hanging = find_hang(found, HANG_TIMEOUT)
+    if hanging is None:
+        assert any(beat.seconds_silent <= HANG_TIMEOUT for beat in found) or not found
+        assert all(beat.is_waiting for beat in found if beat.seconds_silent > HANG_TIMEOUT)
+    else:
+        assert hanging in found
+        assert hanging.seconds_silent > HANG_TIMEOUT
+        assert not hanging.is_waiting or all(beat.is_waiting and beat.seconds_silent > HANG_TIMEOUT for beat in found)
+
+
+@given(lists_of_beats, st.floats(0.1, 50))
+def test_a_longer_timeout_blames_nobody_new(found, more):
+    if find_hang(found, HANG_TIMEOUT) is None:
+        assert find_hang(found, HANG_TIMEOUT + more) is None
+
+
+def test_the_message_about_a_hang():
+    stopped = silent(WORKING, process_state="T")
+    assert describe_hang(stopped, "b") == (
+        "Rank 0 on b hangs at step 7: computing a gradient for 11 s; process 100 is stopped."
+    )
+    assert describe_hang(silent(WORKING), "b").endswith("computing a gradient for 11 s.")
+    assert "the network between them may be broken" in describe_hang(silent(WAITING), "b")
+    assert "is stopped" in describe_hang(silent(WAITING, process_state="T"), "b")
+
+
+def test_the_hang_report_lists_every_rank_and_the_hanging_one_first(tmp_path):
+    found = [silent(WAITING, rank=rank, pid=200 + rank) for rank in (0, 1)] + [silent(WORKING, rank=2)]
+    stacks = {2: 'File "attention.py", line 12 in forward', 1: 'File "world.py", line 3 in wait'}
+    path = save_hang_report(tmp_path, "Rank 2 hangs.", found, {0: "a", 1: "a", 2: "b"}, stacks, hanging=2)
+    assert path.parent == tmp_path
+    assert path.name.startswith("hang-")
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("Rank 2 hangs.\n")
+    places = [text.index(f"== rank {rank} on {host}") for rank, host in ((2, "b"), (0, "a"), (1, "a"))]
+    assert places == sorted(places)
+    assert text.index("attention.py") < places[1]
+    assert "process 100 (state R), step 7: computing a gradient, silent for 11.0 s" in text
+    assert "No stack could be read." in text[places[1] : places[2]]
+    assert "world.py" in text[places[2] :]
+
+
+# Attempts
 
 
 @dataclass
 class FakeConnection:
-    """A host that says what a test wrote down, and hears what it is told."""
+    """A host that sends the messages of a test and records those it gets."""
 
     host: Host
     seconds_silent: float = 0.0
     is_program_over: bool = False
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    received: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What it says when it is told to do something."""
-    _says: deque[dict[str, Any]] = field(default_factory=deque)
+    """The message it sends for each order it gets."""
+    _messages: deque[dict[str, Any]] = field(default_factory=deque)
 
     def send(self, message: dict[str, Any]) -> None:
-        self.heard.append(json.loads(json.dumps(message)))
+        self.received.append(json.loads(json.dumps(message)))
         if answer := self.answers.get(message["do"]):
             self.say(answer)
 
     def say(self, message: dict[str, Any]) -> None:
-        self._says.append(message)
+        self._messages.append(json.loads(json.dumps(message)))
 
     def receive(self) -> dict[str, Any] | None:
-        return self._says.popleft() if self._says else None
+        return self._messages.popleft() if self._messages else None
 
     @property
     def orders(self) -> list[str]:
-        return [message["do"] for message in self.heard]
+        return [message["do"] for message in self.received]
 
     @property
     def spec(self) -> dict[str, Any]:
-        return next(message["spec"] for message in self.heard if message["do"] == "start")
+        return next(message["spec"] for message in self.received if message["do"] == "start")
 
 
 def ready(name: str, num_workers: int = 2, num_cores: int = 8) -> ReadyHost:
@@ -65,21 +185,25 @@ def beats(*of_ranks: Beat) -> dict[str, Any]:
     return {"beats": [beat.to_json() for beat in of_ranks]}
 
 
-def ended(*failures: Failure, error: str | None = None, doing: str = "steps") -> dict[str, Any]:
-    last = beat_of(0, step=50, doing=doing, seconds_silent=0.0)
-    return {"ended": {"failures": [f.to_json() for f in failures], "last_beat": last.to_json(), "error": error}}
+def ended(reason: str = "steps") -> dict[str, Any]:
+    return {"ended": WorkersEnd(end=WorkerEnd(reason, step=50), last_step=50).to_json()}
+
+
+def failed(*failures: Failure, error: str | None = None) -> dict[str, Any]:
+    return {"ended": WorkersEnd(failures, last_step=50, error=error).to_json()}
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(attempt_module, "TICK_SECONDS", 0.001)
     monkeypatch.setattr(attempt_module, "END_SECONDS", 0.1)
+    monkeypatch.setattr(attempt_module, "CAUSE_SECONDS", 0.1)
     monkeypatch.setattr(attempt_module, "REPEAT_SECONDS", 0.01)
 
 
 @pytest.fixture
 def hosts():
-    """Two hosts that end their workers when they are told to."""
+    """Two hosts that end their workers on request."""
     found = [ready("a", 2), ready("b", 3)]
     for host in found:
         host.connection.answers["kill"] = ended()
@@ -87,18 +211,17 @@ def hosts():
 
 
 @pytest.fixture
-def follow(tmp_path):
-    """Follows an attempt to its end; `wish` is what is wanted all the time."""
+def follow(build_plan) -> Callable[..., Outcome]:
+    """Follows an attempt to its end, with the same order all the time."""
 
-    def follow(hosts: list[ReadyHost], wish: Wish = Wish.GO_ON, **environment: str) -> Outcome:
-        timeouts = HANG_TIMEOUT, HOST_TIMEOUT
-        attempt = Attempt(RunFolder(tmp_path), "trainer", hosts, timeouts, environment)
-        return attempt.follow(4711, lambda: wish)
+    def follow(hosts: list[ReadyHost], order: Order = Order.CONTINUE, **environment: str) -> Outcome:
+        plan = build_plan(module="trainer", hang_timeout=HANG_TIMEOUT, host_timeout=HOST_TIMEOUT)
+        return Attempt(plan, hosts, environment).follow(4711, lambda: order)
 
     return follow
 
 
-def test_every_host_learns_its_ranks_and_where_to_meet(hosts, follow, tmp_path, monkeypatch):
+def test_every_host_gets_its_ranks_and_the_address_of_the_first(hosts, follow, tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for host in hosts:
         host.connection.say(ended())
@@ -114,69 +237,79 @@ def test_every_host_learns_its_ranks_and_where_to_meet(hosts, follow, tmp_path, 
     assert [spec["environment"]["OMP_NUM_THREADS"] for spec in (first, second)] == ["4", "2"]
 
 
-def test_it_ends_well_when_all_have_with_the_last_words_of_the_first_rank(hosts, follow):
+def test_it_ends_well_when_all_have_for_the_reason_of_the_first_host(hosts, follow):
     for host in hosts:
-        host.connection.say(ended(doing="time"))
+        host.connection.say(ended("time"))
     assert follow(hosts) == Outcome(step=50, reason="time")
     assert all("kill" not in host.connection.orders for host in hosts)
 
 
-@pytest.mark.parametrize(
-    ("wish", "order"), [(Wish.STOP, "stop"), (Wish.PAUSE, "pause"), (Wish.END, "kill")], ids=lambda value: str(value)
-)
-def test_a_wish_is_passed_on_to_those_that_still_work_again_and_again(hosts, follow, monkeypatch, wish, order):
+def test_heartbeats_after_the_end_do_not_change_its_reason(hosts, follow):
+    for host in hosts:
+        host.connection.say(ended("cost"))
+    hosts[0].connection.say(beats(beat_of(0, doing="signal", seconds_silent=0.1)))
+    assert follow(hosts).reason == "cost"
+
+
+@pytest.mark.parametrize("order", [Order.STOP, Order.PAUSE, Order.KILL])
+def test_an_order_is_repeated_to_hosts_that_still_work(hosts, follow, monkeypatch, order):
     """Workers that are still starting miss the first one."""
-    monkeypatch.setattr(attempt_module, "END_SECONDS", 5.0)
     first, second = (host.connection for host in hosts)
     first.say(ended())
     second.answers = {}
-    told = second.send
+    send = second.send
 
-    def send(message: dict[str, Any]) -> None:
-        told(message)
-        if second.orders.count(order) == 3:
-            second.say(ended(doing="signal"))
+    def send_and_end(message: dict[str, Any]) -> None:
+        send(message)
+        if second.orders.count(order.value) == 3:
+            second.say(ended("signal"))
 
-    monkeypatch.setattr(second, "send", send)
-    assert follow(hosts, wish).cause is None
-    assert second.orders == ["start", order, order, order]
-    assert order not in first.orders[2:]
+    monkeypatch.setattr(second, "send", send_and_end)
+    assert follow(hosts, order).cause is None
+    assert second.orders == ["start", order.value, order.value, order.value]
+    assert order.value not in first.orders[2:]
 
 
-def test_the_cause_on_one_host_is_told_before_its_echo_on_another(hosts, follow):
+def test_the_cause_on_one_host_is_reported_before_its_consequence_on_another(hosts, follow):
     first, second = (host.connection for host in hosts)
-    first.say(ended(Failure(0, 1, time=1.0, message=ECHO)))
-    second.say(ended(Failure(3, -9, time=2.0)))
+    first.say(failed(Failure(0, 1, time=1.0, message=LOST_PEER)))
+    second.say(failed(Failure(3, -9, time=2.0)))
     outcome = follow(hosts)
     assert outcome.cause.startswith("Worker 3 on b was killed (SIGKILL)")
     assert not outcome.is_final
     assert outcome.lost == ()
 
 
-def test_a_step_made_since_the_last_beat_counts(follow):
-    """Otherwise an attempt that got further would be counted as one in vain."""
+def test_a_worker_without_an_end_is_a_failure_that_is_tried_again(hosts, follow):
+    hosts[0].connection.say(ended())
+    hosts[1].connection.say(failed(Failure(4, 0, time=2.0)))
+    assert follow(hosts) == Outcome("Worker 4 on b exited with code 0 before its run had ended.", step=50)
+
+
+def test_a_step_made_since_the_last_heartbeat_counts(follow):
+    """Otherwise an attempt with progress would be counted as one without."""
     host = ready("a")
     host.connection.say(beats(beat_of(0, step=7, seconds_silent=0.1), beat_of(1, step=7, seconds_silent=0.1)))
-    host.connection.say(ended(Failure(1, -9, time=2.0)))
+    host.connection.say(failed(Failure(1, -9, time=2.0)))
     assert follow([host]).step == 50
 
 
-def test_plain_words_of_a_worker_are_final_and_tell_the_host(hosts, follow):
-    hosts[0].connection.say(ended(Failure(0, -9, 1.0)))
-    hosts[1].connection.say(ended(Failure(2, 1, 2.0, message="The disk is full.", is_plain=True)))
+def test_a_plain_message_of_a_worker_is_final_and_names_the_host(hosts, follow):
+    hosts[0].connection.say(failed(Failure(0, -9, 1.0)))
+    hosts[1].connection.say(failed(Failure(2, 1, 2.0, message="The disk is full.", is_plain=True)))
     outcome = follow(hosts)
     assert (outcome.cause, outcome.is_final) == ("The disk is full. (on b)", True)
 
 
-def test_on_one_machine_plain_words_need_no_host(follow):
+def test_on_one_machine_a_plain_message_needs_no_host(follow):
     host = ready("a")
-    host.connection.say(ended(Failure(0, 1, 1.0, message="The disk is full.", is_plain=True)))
+    host.connection.say(failed(Failure(0, 1, 1.0, message="The disk is full.", is_plain=True)))
     assert follow([host]).cause == "The disk is full."
 
 
 def test_workers_that_did_not_find_each_other_are_tried_again(hosts, follow):
     for host in hosts:
-        host.connection.say(ended(error="DistNetworkError: timed out"))
+        host.connection.say(failed(error="DistNetworkError: timed out"))
     outcome = follow(hosts)
     assert outcome.cause == "a: the workers did not find each other (DistNetworkError: timed out)."
     assert not outcome.is_final
@@ -193,28 +326,47 @@ def test_a_host_that_closed_is_lost_and_the_others_end(hosts, follow):
     assert "kill" not in second.orders
 
 
-def test_a_host_that_keeps_silent_is_lost_and_nothing_begins_before_it_has_ended_its_workers(hosts, follow):
-    """It ends them when it has not heard of us for as long as we have not heard of it."""
+@pytest.fixture
+def slept(monkeypatch) -> list[float]:
+    """Records the long sleeps instead of sleeping."""
+    found: list[float] = []
+    sleep = time.sleep
+
+    def sleep_if_short(seconds: float) -> None:
+        if seconds > 0.5:
+            found.append(seconds)
+        else:
+            sleep(seconds)
+
+    monkeypatch.setattr(attempt_module.time, "sleep", sleep_if_short)
+    return found
+
+
+def test_a_silent_host_is_lost_and_has_ended_its_workers_by_then(hosts, follow, slept):
     second = hosts[1].connection
-    second.seconds_silent = HOST_TIMEOUT + 0.01
+    second.seconds_silent = HOST_TIMEOUT + 0.02
     assert follow(hosts).lost == (second.host,)
-    begin = time.monotonic()
-    second.seconds_silent = 0.0
-    second.say({"closed": "ssh failed."})  # the way is cut; the program behind it may live
+    assert slept == []
+
+
+def test_nothing_begins_before_a_host_that_closed_has_ended_its_workers(hosts, follow, slept):
+    """Its program may still live; it ends its workers after as long a silence as makes it lost."""
+    second = hosts[1].connection
+    second.say({"closed": "ssh failed."})
     assert follow(hosts).lost == (second.host,)
-    assert HOST_TIMEOUT <= time.monotonic() - begin < HOST_TIMEOUT + 5
+    assert slept == [HOST_TIMEOUT + attempt_module.REPEAT_SECONDS]
 
 
 def test_a_host_that_cannot_end_its_workers_is_lost_too(hosts, follow):
     first, second = (host.connection for host in hosts)
     first.answers, first.is_program_over = {}, True
-    second.say(ended(Failure(2, -9, 1.0)))
+    second.say(failed(Failure(2, -9, 1.0)))
     outcome = follow(hosts)
     assert outcome.cause.startswith("Worker 2 on b")
     assert outcome.lost == (first.host,)
 
 
-def test_a_hang_is_told_with_the_stacks_of_all_in_a_file(hosts, follow, tmp_path):
+def test_a_hang_is_reported_with_the_stacks_of_all_ranks_in_a_file(hosts, follow, tmp_path):
     first, second = (host.connection for host in hosts)
     waiting = [beat_of(rank, is_waiting=True, doing="waiting for votes", seconds_silent=20.0) for rank in (0, 1, 3, 4)]
     first.say(beats(*waiting[:2]))
@@ -233,7 +385,7 @@ def test_a_hang_is_told_with_the_stacks_of_all_in_a_file(hosts, follow, tmp_path
         assert connection.orders[-2:] == ["stacks", "kill"]
 
 
-def test_a_report_that_cannot_be_saved_does_not_keep_a_hang_from_ending(hosts, follow, monkeypatch):
+def test_a_hang_ends_even_if_its_report_cannot_be_saved(hosts, follow, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -243,33 +395,31 @@ def test_a_report_that_cannot_be_saved_does_not_keep_a_hang_from_ending(hosts, f
     assert follow(hosts).cause.endswith("Its stack could not be saved: No space left on device.")
 
 
-def test_nobody_hangs_before_every_host_has_told_what_its_workers_do(hosts, follow, tmp_path):
-    """One that waits for a worker on a host that only begins is not to blame."""
+def test_nobody_hangs_before_every_host_has_sent_heartbeats(hosts, follow, tmp_path):
+    """A rank that waits for a worker on a host that is still starting is not to blame."""
     first, second = (host.connection for host in hosts)
     first.say(beats(beat_of(0, is_waiting=True, seconds_silent=20.0), beat_of(1, is_waiting=True, seconds_silent=20.0)))
     second.say(beats())
     for connection in (first, second):
-        connection.answers["stop"] = ended(doing="signal")
-    assert follow(hosts, Wish.STOP).cause is None
+        connection.answers["stop"] = ended("signal")
+    assert follow(hosts, Order.STOP).cause is None
     assert list(tmp_path.glob("hang-*")) == []
 
 
 @pytest.mark.parametrize(
-    ("num_cores", "num_workers", "told", "threads"),
+    ("num_cores", "num_workers", "variable", "threads"),
     [(8, 2, None, 4), (8, 3, None, 2), (2, 4, None, 1), (8, 2, "1", 1), (8, 2, "16", 16), (8, 2, "auto", 4)],
 )
-def test_cores_are_divided_among_workers_unless_a_person_said_otherwise(
-    monkeypatch, num_cores, num_workers, told, threads
-):
+def test_cores_are_divided_among_workers_unless_a_person_chose(monkeypatch, num_cores, num_workers, variable, threads):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if told is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
     host = ready("a", num_workers, num_cores)
     assert threads_per_worker(host) == threads
-    assert worker_environment(host)["OMP_NUM_THREADS"] == (told or str(threads))
+    assert worker_environment(host)["OMP_NUM_THREADS"] == (variable or str(threads))
 
 
-def test_workers_use_the_interface_that_was_found_unless_a_person_chose_another(monkeypatch):
+def test_workers_use_the_interface_that_was_found_unless_a_person_chose(monkeypatch):
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     assert worker_environment(ready("a"))["GLOO_SOCKET_IFNAME"] == "eth0"

@@ -1,4 +1,4 @@
-"""The host list: what people write is understood, and nothing gets through that ssh or a shell could misread."""
+"""The host list: lists that people write are parsed; names that ssh or a shell could misread are refused."""
 
 import re
 import socket
@@ -27,7 +27,7 @@ SAFE = re.compile(r"[A-Za-z0-9._@:\[\]-]+")
         ("me@[2001:db8::10.0.0.1]", [Host("me@[2001:db8::10.0.0.1]")]),
     ],
 )
-def test_a_list_as_people_write_it(text, hosts):
+def test_host_lists_are_parsed(text, hosts):
     assert parse_hosts(text) == tuple(hosts)
 
 
@@ -78,7 +78,7 @@ def test_a_list_as_people_write_it(text, hosts):
         "[fe80::1%eth0;x]",
     ],
 )
-def test_what_is_no_host_is_refused(text):
+def test_other_texts_are_refused(text):
     with pytest.raises(UsageError, match="--hosts"):
         parse_hosts(text)
 
@@ -89,7 +89,7 @@ def test_a_host_named_twice_is_refused(text):
         parse_hosts(text)
 
 
-def test_a_refusal_quotes_what_was_written_and_gives_an_example():
+def test_the_error_quotes_the_wrong_name_and_gives_an_example():
     with pytest.raises(UsageError, match=r"'b;c' is not a host name .* --hosts a:2,user@b:2"):
         parse_hosts("a,b;c")
 
@@ -112,7 +112,7 @@ def test_any_text_is_parsed_into_safe_names_or_refused(text):
 
 
 @given(st.lists(st.tuples(st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True), st.integers(1, 99)), min_size=1))
-def test_what_is_written_out_is_read_back(pairs):
+def test_a_list_that_is_written_is_parsed_back(pairs):
     named = dict(pairs)
     text = ",".join(f"{name}:{num_workers}" for name, num_workers in named.items())
     assert parse_hosts(text) == tuple(Host(name, num_workers) for name, num_workers in named.items())
@@ -124,7 +124,7 @@ def test_only_this_machine_needs_no_ssh():
     assert not Host(f"me@{socket.gethostname()}").is_this_machine  # perhaps another user's account
 
 
-def test_a_placement_counts_workers_as_far_as_they_are_known():
+def test_a_placement_counts_the_workers_it_knows_of():
     placement = Placement((Host("elsewhere.example.org"), Host("localhost", 3)))
     assert placement.num_workers == 4
     assert not placement.is_here_alone

@@ -1,9 +1,8 @@
-"""The program on every host: answers, runs workers, tells how they end, and never leaves one behind."""
+"""The program on every host: it answers, runs workers, reports how they end, and never leaves one behind."""
 
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,29 +13,27 @@ import psutil
 import pytest
 from scripted_worker import Acts, read_starts, write_script
 
-from dragoman.cluster.failure import Failure
-from dragoman.cluster.heartbeat import Beat
+from dragoman.cluster.heartbeat import Beat, WorkerEnd
 from dragoman.cluster.reach import free_port, reachable_address
-from dragoman.launch.connection import AttemptSpec, Connection, Pulse
-from dragoman.launch.hosts import Facts, Host
+from dragoman.launch.connection import AttemptSpec, Connection, Keepalive, WorkersEnd
+from dragoman.launch.hosts import Host, HostFacts
 from dragoman.run.errors import UserError
 
 LOOPBACK = "127.0.0.1"
 SECONDS = 60.0
 
-
 pytestmark = pytest.mark.usefixtures("fake_ssh", "scripted_worker")
 
 
 @contextmanager
-def connect(name: str = "localhost", silence_seconds: float = SECONDS) -> Iterator[tuple[Connection, Pulse]]:
+def connect(name: str = "localhost", silence_seconds: float = SECONDS) -> Iterator[tuple[Connection, Keepalive]]:
     connection = Connection(Host(name), None, lambda _host, _line: None, silence_seconds)
-    pulse = Pulse()
-    pulse.watch(connection)
+    keepalive = Keepalive()
+    keepalive.add(connection)
     try:
-        yield connection, pulse
+        yield connection, keepalive
     finally:
-        pulse.stop()
+        keepalive.stop()
         connection.close()
 
 
@@ -49,7 +46,7 @@ def shared_host(scripted_worker) -> Iterator[Connection]:
 
 @pytest.fixture
 def host(shared_host) -> Connection:
-    """The same, with nothing left to hear of earlier tests but beats."""
+    """The shared host, with no messages of earlier tests left but heartbeats."""
     while (message := shared_host.receive()) is not None:
         assert message.keys() == {"beats"}
     return shared_host
@@ -78,13 +75,13 @@ def wait_for(connection: Connection, is_it: Callable[[dict[str, Any]], bool]) ->
         message = connection.receive(timeout=1.0)
         if message is not None and is_it(message):
             return message
-    raise AssertionError(f"it was not said in {SECONDS:.0f} s")
+    raise AssertionError(f"the message did not come in {SECONDS:.0f} s")
 
 
-def wait_for_end(connection: Connection) -> tuple[list[Failure], Beat | None]:
-    ended = wait_for(connection, lambda message: "ended" in message)["ended"]
-    assert ended["error"] is None
-    return [Failure(**failure) for failure in ended["failures"]], Beat(**ended["last_beat"])
+def wait_for_end(connection: Connection) -> WorkersEnd:
+    end = WorkersEnd.from_json(wait_for(connection, lambda message: "ended" in message)["ended"])
+    assert end.error is None
+    return end
 
 
 def wait_for_beats(connection: Connection, doing: str, num_workers: int) -> list[Beat]:
@@ -96,7 +93,7 @@ def wait_for_beats(connection: Connection, doing: str, num_workers: int) -> list
 
 
 def are_gone(pids: list[int]) -> bool:
-    """Whether processes end within a while; dead ones that nobody has buried count as gone."""
+    """Whether processes end within a while; zombies count as gone."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
@@ -105,15 +102,18 @@ def are_gone(pids: list[int]) -> bool:
     return False
 
 
-def test_it_tells_facts_of_its_machine(host, tmp_path, prepared):
+# Requests
+
+
+def test_it_reports_facts_of_its_machine(host, tmp_path, prepared):
     request = {"do": "facts", "run": str(tmp_path), "prepared": str(prepared), "token": "unseen"}
-    facts = Facts(**host.ask(request, "facts"))
+    facts = HostFacts(**host.ask(request, "facts"))
     assert facts.hostname == socket.gethostname()
     assert facts.data is not None
     assert not facts.shares_run_folder
 
 
-def test_it_writes_what_it_is_given_and_names_what_it_cannot_write(host, tmp_path):
+def test_it_writes_files_and_names_those_it_cannot_write(host, tmp_path):
     run = tmp_path / "new" / "run"
     request = {"do": "write", "run": str(run), "files": {"config.toml": "[data]\nprepared = 'Größe'\n"}}
     assert host.ask(request, "written") == 1
@@ -123,29 +123,29 @@ def test_it_writes_what_it_is_given_and_names_what_it_cannot_write(host, tmp_pat
         host.ask(request | {"run": str(tmp_path / "file" / "run")}, "written")
 
 
-def test_a_copied_folder_gets_its_name_only_when_it_is_whole(host, tmp_path):
-    aside, final = tmp_path / "data" / ".corpus.partial", tmp_path / "data" / "corpus"
-    host.ask({"do": "make_folder", "path": str(aside)}, "made")
-    assert aside.is_dir()
-    host.ask({"do": "adopt", "path": str(aside), "as": str(final)}, "adopted")
+def test_a_copied_folder_gets_its_name_when_it_is_complete(host, tmp_path):
+    partial, final = tmp_path / "data" / ".corpus.partial", tmp_path / "data" / "corpus"
+    host.ask({"do": "make_folder", "path": str(partial)}, "made")
+    assert partial.is_dir()
+    host.ask({"do": "rename_folder", "path": str(partial), "as": str(final)}, "renamed")
     assert final.is_dir()
-    assert not aside.exists()
+    assert not partial.exists()
 
 
-def test_it_listens_tries_its_peers_and_frees_the_port_afterwards(host):
+def test_it_listens_tries_other_hosts_and_frees_the_port(host):
     listening = host.ask({"do": "listen", "secret": "s3cret", "port": 0}, "listening")
     assert LOOPBACK in listening["addresses"]
     assert reachable_address([LOOPBACK], listening["port"], "s3cret") == LOOPBACK
     right = {"addresses": [LOOPBACK], "port": listening["port"], "secret": "s3cret"}
     peers = {"right": right, "wrong": right | {"secret": "other!"}}
     assert host.ask({"do": "reach", "peers": peers}, "reached") == {"right": LOOPBACK}
-    assert host.ask({"do": "settle", "address": LOOPBACK}, "settled") == {"interface": "lo"}
+    assert host.ask({"do": "get_ready", "address": LOOPBACK}, "ready") == {"interface": "lo"}
     assert reachable_address([LOOPBACK], listening["port"], "s3cret") is None
 
 
 def test_an_address_that_is_not_its_own_is_named(host):
     with pytest.raises(UserError, match=r"localhost: no network interface has the address 192\.0\.2\.1"):
-        host.ask({"do": "settle", "address": "192.0.2.1"}, "settled")
+        host.ask({"do": "get_ready", "address": "192.0.2.1"}, "ready")
 
 
 def test_it_finds_a_free_port(host):
@@ -153,20 +153,24 @@ def test_it_finds_a_free_port(host):
         pass
 
 
-def test_workers_that_end_well_leave_their_last_words(host, tmp_path):
-    start(host, tmp_path, rank0=[["step 5", "end steps"]], rank1=[["step 5", "end steps"]])
-    failures, last = wait_for_end(host)
-    assert failures == []
-    assert (last.rank, last.step, last.doing) == (0, 5, "steps")
+# Workers
 
 
-def test_workers_get_their_ranks_and_the_environment_of_the_attempt(host, tmp_path):
-    start(host, tmp_path, rank0=[["end steps"]], rank1=[["end steps"]])
-    wait_for_end(host)
+def test_workers_report_how_they_ended_and_get_ranks_and_environment(host, tmp_path):
+    """Heartbeats after the end do not change it."""
+    start(host, tmp_path, rank0=[["end 5 steps"]], rank1=[["end 5 steps"]])
+    assert wait_for_end(host) == WorkersEnd(end=WorkerEnd("steps", 5), last_step=5)
     for rank in (0, 1):
         (started,) = read_starts(tmp_path, rank)
         wanted = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "COLOUR": "green"}
         assert started["environment"] | wanted == started["environment"]
+
+
+def test_a_worker_that_exits_without_an_end_has_failed(host, tmp_path):
+    start(host, tmp_path, rank0=[["end 5 steps"]], rank1=[["step 4"]])
+    ended = wait_for_end(host)
+    assert [(failure.rank, failure.exit_code) for failure in ended.failures] == [(1, 0)]
+    assert (ended.end, ended.last_step) == (None, 5)
 
 
 @pytest.mark.parametrize(
@@ -175,34 +179,32 @@ def test_workers_get_their_ranks_and_the_environment_of_the_attempt(host, tmp_pa
         (["step 2", "signal SIGKILL"], -signal.SIGKILL, None, False),
         (["exit 7"], 7, None, False),
         (["fail Worker 1 failed: ValueError: shapes"], 1, "Worker 1 failed: ValueError: shapes", False),
-        (["complain The disk is full."], 1, "The disk is full.", True),
+        (["fail_plainly The disk is full."], 1, "The disk is full.", True),
     ],
-    ids=["killed", "exit code", "exception", "plain words"],
+    ids=["killed", "exit code", "exception", "plain message"],
 )
-def test_how_a_worker_failed_is_told_with_its_rank(host, tmp_path, acts, exit_code, message, is_plain):
+def test_a_failure_is_reported_with_its_rank(host, tmp_path, acts, exit_code, message, is_plain):
     start(host, tmp_path, rank0=[["meet", "work"]], rank1=[["meet", *acts]])
-    failures, _ = wait_for_end(host)
-    failure = next(failure for failure in failures if failure.rank == 1)
+    failure = next(failure for failure in wait_for_end(host).failures if failure.rank == 1)
     assert (failure.exit_code, failure.message, failure.is_plain) == (exit_code, message, is_plain)
     assert failure.time == pytest.approx(time.time(), abs=SECONDS)
     assert are_gone([read_starts(tmp_path, 0)[0]["pid"]])
 
 
-@pytest.mark.parametrize(("order", "last_words"), [("stop", "signal"), ("pause", "host_back")])
-def test_orders_reach_all_workers(host, tmp_path, order, last_words):
-    start(host, tmp_path, rank0=[["obey"]], rank1=[["obey"]])
+@pytest.mark.parametrize(("order", "reason"), [("stop", "signal"), ("pause", "host_back")])
+def test_orders_reach_all_workers(host, tmp_path, order, reason):
+    start(host, tmp_path, rank0=[["obey 3"]], rank1=[["obey 3"]])
     wait_for_beats(host, "waiting for orders", num_workers=2)
     host.send({"do": order})
-    failures, last = wait_for_end(host)
-    assert failures == []
-    assert last.doing == last_words
+    assert wait_for_end(host) == WorkersEnd(end=WorkerEnd(reason, 3), last_step=3)
 
 
-def test_a_stopped_worker_is_seen_to_be_and_tells_its_stack_and_can_be_killed(host, tmp_path):
+def test_a_stopped_worker_is_noticed_writes_its_stack_and_can_be_killed(host, tmp_path):
     start(host, tmp_path, rank0=[["step 4", "signal SIGSTOP", "work"]], rank1=[["step 4", "wait rank 0"]])
 
     def is_stopped(message: dict[str, Any]) -> bool:
-        return [beat["process_state"] for beat in message.get("beats", [])][:1] == ["T"]
+        beats = message.get("beats", [])
+        return [beat["process_state"] for beat in beats][:1] == ["T"] and beats[1]["is_waiting"]
 
     stopped, other = (Beat(**beat) for beat in wait_for(host, is_stopped)["beats"])
     assert (stopped.step, stopped.is_waiting) == (4, False)
@@ -213,64 +215,45 @@ def test_a_stopped_worker_is_seen_to_be_and_tells_its_stack_and_can_be_killed(ho
     assert "in main" in stacks["0"]
     assert "scripted_worker.py" in stacks["1"]
     host.send({"do": "kill"})
-    failures, _ = wait_for_end(host)
-    assert {failure.exit_code for failure in failures} == {-signal.SIGKILL}
+    assert {failure.exit_code for failure in wait_for_end(host).failures} == {-signal.SIGKILL}
 
 
-def test_orders_for_workers_are_nothing_to_a_host_without(host):
+def test_a_host_without_workers_ignores_orders_for_them(host):
     for order in ("stop", "pause", "kill", "stacks"):
         host.send({"do": order})
     assert host.ask({"do": "port"}, "port") > 0
 
 
-def test_a_module_that_does_not_exist_is_a_failure_of_the_worker_not_of_the_host(host, tmp_path):
+def test_a_module_that_does_not_exist_is_a_failure_of_the_worker(host):
     spec = AttemptSpec("attempt", "no_such_module", (), 0, 1, 0, 1, LOOPBACK, free_port())
     host.send({"do": "start", "spec": spec.to_json()})
-    failures, last = wait_for_end(host)
-    assert [failure.exit_code for failure in failures] == [1]
-    assert last.doing == "starting"
+    assert [failure.exit_code for failure in wait_for_end(host).failures] == [1]
 
 
-def test_a_host_that_its_launcher_leaves_ends_at_once():
+# The end of the launcher
+
+
+def test_a_host_ends_when_its_launcher_closes_the_connection():
     with connect() as (connection, _):
-        host_process = connection._process
-        begin = time.monotonic()
-        connection.close()
-        assert time.monotonic() - begin < 3
-        assert host_process.returncode == 1
+        connection.close(timeout=SECONDS)
+        assert connection._process.returncode == 1
         assert connection.is_program_over
 
 
-def _close(connection: Connection, _pulse: Pulse) -> None:
-    connection._process.stdin.close()
-
-
-def _keep_silent(_connection: Connection, pulse: Pulse) -> None:
-    pulse.stop()
-
-
-def _write(words: bytes) -> Callable[[Connection, Pulse], None]:
-    def write(connection: Connection, _pulse: Pulse) -> None:
-        with connection._lock:
-            os.write(connection._process.stdin.fileno(), words)
-
-    return write
-
-
-@pytest.mark.parametrize(
-    "leave",
-    [_close, _keep_silent, _write(b"Last login: Tue\n"), _write(b"{}\n")],
-    ids=["closed", "silent", "no JSON", "no order"],
-)
-def test_a_host_without_its_launcher_ends_its_workers_and_itself(tmp_path, leave):
-    """Also where something else than a launcher speaks to it; a second launcher may already be at work."""
-    with connect("elsewhere", silence_seconds=3.0) as (connection, pulse):
-        start(connection, tmp_path, rank0=[["work"]], rank1=[["signal SIGSTOP"]])
-        wait_for(connection, lambda message: [beat["pid"] > 0 for beat in message.get("beats", [])] == [True, True])
-        leave(connection, pulse)
-        pids = [read_starts(tmp_path, rank)[0]["pid"] for rank in (0, 1)]
+def test_a_host_without_its_launcher_ends_its_workers_and_itself(tmp_path):
+    """A second launcher may already be at work."""
+    pids: list[int] = []
+    with connect("closed") as (closed, _), connect("silent", silence_seconds=3.0) as (silent, keepalive):
         try:
-            assert connection._process.wait(timeout=15) != 0
+            for host in (closed, silent):
+                start(host, tmp_path / host.host.name, rank0=[["work"]], rank1=[["signal SIGSTOP"]])
+            for host in (closed, silent):
+                wait_for(host, lambda message: [beat["pid"] > 0 for beat in message.get("beats", [])] == [True] * 2)
+                pids += [read_starts(tmp_path / host.host.name, rank)[0]["pid"] for rank in (0, 1)]
+            closed._process.stdin.close()
+            keepalive.stop()
+            assert closed._process.wait(timeout=SECONDS) != 0
+            assert silent._process.wait(timeout=SECONDS) != 0
             assert are_gone(pids)
         finally:
             for pid in pids:
@@ -278,10 +261,18 @@ def test_a_host_without_its_launcher_ends_its_workers_and_itself(tmp_path, leave
                     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("text", [b"Last login: Tue\n", b"{}\n"])
+def test_a_host_that_reads_what_no_launcher_sends_ends(text):
+    with connect("elsewhere") as (connection, _):
+        with connection._lock:
+            os.write(connection._process.stdin.fileno(), text)
+        assert connection._process.wait(timeout=SECONDS) != 0
+
+
 def test_signals_of_a_job_manager_do_not_end_the_host(host):
     """It signals every process of a job; workers save then, and must not lose their parent meanwhile."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         host._process.send_signal(number)
-    assert host.ask({"do": "port"}, "port") > 0
-    with pytest.raises(subprocess.TimeoutExpired):
-        host._process.wait(timeout=0.2)
+    for _ in range(3):  # signals are handled at once, requests after them
+        assert host.ask({"do": "port"}, "port") > 0
+    assert host._process.poll() is None

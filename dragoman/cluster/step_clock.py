@@ -1,7 +1,7 @@
-"""What a rank's time goes to. At every moment it is spent on one part, so the parts add up to wall time by themselves.
+"""Measures how long each part of a step takes on this rank. Parts never overlap, so they add up to wall time.
 
-On a GPU the moments are events on its stream, read when the interval is over: watching never makes a step wait. These
-lines have never run on one.
+On a GPU, moments are events on its stream that are read after the interval, so that no step waits for the clock. The
+GPU code has never run on a GPU.
 """
 
 import time
@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 
 class Part(StrEnum):
-    """What a rank may be doing."""
+    """A part of a step."""
 
     DATA = "data"
     FORWARD = "forward"
     BACKWARD = "backward"
     WAITING = "waiting"
-    """For the gradients of all ranks, with nothing else to do."""
+    """Waiting for the gradients of all ranks, without other work."""
     OPTIMIZER = "optimizer"
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
@@ -29,22 +29,22 @@ class Part(StrEnum):
 
 
 OWN_WORK = (Part.DATA, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER, Part.CHECKPOINT)
-"""What other ranks wait for if it takes longer here."""
+"""Parts that other ranks wait for if they take longer on this rank."""
 
 
 @dataclass
-class StepTimes:
-    """Where the time from the beginning of one step to that of the next went."""
+class TimedStep:
+    """Times of one step, from its beginning to the beginning of the next."""
 
     seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
     flights: list[tuple[float, float]] = field(default_factory=list)
-    """When each bucket of gradients was sent and had arrived, in seconds since the step began."""
+    """Start and end of the all-reduce of each bucket, in seconds since the step began."""
     backward_end: float = 0.0
-    """When the last gradient was computed, in seconds since the step began."""
+    """End of the last backward pass, in seconds since the step began."""
 
     @property
     def hidden_seconds(self) -> float:
-        """How long gradients travelled while backward still computed."""
+        """Seconds of all-reduce that overlapped with backward."""
         total, reached = 0.0, 0.0
         for begin, end in sorted(self.flights):
             begin, end = max(begin, reached), min(end, self.backward_end)
@@ -54,16 +54,16 @@ class StepTimes:
 
 
 class _Moments(Protocol):
-    """How moments are taken on a kind of device."""
+    """Takes moments on one kind of device."""
 
     def now(self) -> object:
-        """This moment."""
+        """Returns the current moment."""
 
     def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
-        """Calls `note` with the moment a collective is complete."""
+        """Calls `note` with the moment at which a collective is complete."""
 
     def seconds_between(self, begin: object, end: object) -> float:
-        """From one moment to another; waits until the later has come."""
+        """Returns the seconds between two moments; waits for the later one."""
 
 
 class _HostMoments:
@@ -107,8 +107,8 @@ class _StepMoments:
     flights: list[list[object]] = field(default_factory=list)
 
 
-class PartClock:
-    """Notes when this rank turns from one part to another; `read` adds up."""
+class StepClock:
+    """Records when this rank switches from one part to another; `read` adds up the times."""
 
     def __init__(self, device: torch.device | None = None, is_on: bool = True) -> None:
         is_gpu = device is not None and device.type == "cuda"
@@ -119,26 +119,26 @@ class PartClock:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is noted."""
+        """Whether anything is recorded."""
         return self._is_on
 
     def restart(self) -> None:
-        """Forgets everything; time counts from now, for `OTHER`."""
+        """Drops all records; time is counted from now on, as `OTHER`."""
         if self._is_on:
             self._steps = [_StepMoments([(Part.OTHER, self._moments.now())])]
 
     def switch(self, part: Part) -> None:
-        """From now on the time is spent on this."""
+        """Begins a part."""
         if self._is_on:
             self._steps[-1].switches.append((part, self._moments.now()))
 
     def begin_step(self) -> None:
-        """A step begins, with its data."""
+        """Begins a step with the part `DATA`."""
         if self._is_on:
             self._steps.append(_StepMoments([(Part.DATA, self._moments.now())]))
 
     def follow(self, work: dist.Work | None) -> None:
-        """A bucket of gradients is on its way; without work it is only ready to go."""
+        """Records the all-reduce of a bucket of gradients; without work, only that the bucket was ready."""
         if not self._is_on:
             return
         flight = [self._moments.now()]
@@ -148,21 +148,21 @@ class PartClock:
         else:
             flight.append(flight[0])
 
-    def read(self) -> tuple[StepTimes, list[StepTimes]]:
-        """The time since the last reading: of all that came before the first step, then of each step.
+    def read(self) -> tuple[TimedStep, list[TimedStep]]:
+        """Returns the times since the last reading: first all time before the first step, then each step.
 
-        What comes now, until the next step begins, counts for the next reading.
+        Time from now until the next step begins belongs to the next reading.
         """
         if not self._is_on:
-            return StepTimes(), []
+            return TimedStep(), []
         steps, end = self._steps, self._moments.now()
         self._steps = [_StepMoments([(Part.OTHER, end)])]
         ends = [step.switches[0][1] for step in steps[1:]] + [end]
         before, *rest = [self._measure(step, end) for step, end in zip(steps, ends, strict=True)]
         return before, rest
 
-    def _measure(self, step: _StepMoments, end: object) -> StepTimes:
-        times = StepTimes()
+    def _measure(self, step: _StepMoments, end: object) -> TimedStep:
+        times = TimedStep()
         begin = step.switches[0][1]
         moments = [moment for _, moment in step.switches] + [end]
         for (part, moment), following in zip(step.switches, moments[1:], strict=True):

@@ -1,4 +1,4 @@
-"""At every moment a rank does one thing: whatever the order of its switches, the parts add up to the wall time."""
+"""The parts of a step add up to wall time, whatever the order of switches."""
 
 import itertools
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cluster import part_clock
-from dragoman.cluster.part_clock import OWN_WORK, Part, PartClock, StepTimes
+from dragoman.cluster import step_clock
+from dragoman.cluster.step_clock import OWN_WORK, Part, StepClock, TimedStep
 
 moments = st.floats(0, 100)
 flights = st.lists(st.tuples(moments, moments).map(lambda pair: tuple(sorted(pair))), max_size=8)
@@ -17,7 +17,7 @@ switches = st.lists(st.tuples(st.sampled_from([*Part, "step"]), st.integers(0, 1
 
 
 class FakeTime:
-    """A clock that a test turns; in whole seconds, so that sums are exact."""
+    """A clock that a test sets; in whole seconds, so that sums are exact."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,7 +38,7 @@ class FakeFuture:
 
 
 class FakeWork:
-    """A bucket on its way, until the test says that it has arrived."""
+    """An all-reduce that ends when the test says so."""
 
     def __init__(self) -> None:
         self._future = FakeFuture()
@@ -53,26 +53,26 @@ class FakeWork:
 @pytest.fixture
 def now(monkeypatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr(part_clock, "time", fake)
+    monkeypatch.setattr(step_clock, "time", fake)
     return fake
 
 
-def spend(clock: PartClock, now: FakeTime, *spent: tuple[Part, float]) -> None:
+def spend(clock: StepClock, now: FakeTime, *spent: tuple[Part, float]) -> None:
     for part, seconds in spent:
         clock.switch(part)
         now.pass_by(seconds)
 
 
-def used(times: StepTimes) -> dict[Part, float]:
+def used(times: TimedStep) -> dict[Part, float]:
     return {part: seconds for part, seconds in times.seconds.items() if seconds}
 
 
 @given(switches)
-def test_parts_partition_wall_time_whatever_the_order_of_switches(events):
+def test_parts_add_up_to_wall_time(events):
     with pytest.MonkeyPatch.context() as patch:
         now = FakeTime()
-        patch.setattr(part_clock, "time", now)
-        clock = PartClock()
+        patch.setattr(step_clock, "time", now)
+        clock = StepClock()
         expected = dict.fromkeys(Part, 0.0)
         current, num_steps = Part.OTHER, 0
         for event, seconds in events:
@@ -92,7 +92,7 @@ def test_parts_partition_wall_time_whatever_the_order_of_switches(events):
 
 
 def test_each_step_has_its_own_times_and_begins_with_data(now):
-    clock = PartClock()
+    clock = StepClock()
     now.pass_by(5)
     for factor in (1, 10):
         clock.begin_step()
@@ -104,8 +104,8 @@ def test_each_step_has_its_own_times_and_begins_with_data(now):
     assert used(second) == {Part.DATA: 10, Part.FORWARD: 60, Part.BACKWARD: 30}
 
 
-def test_what_comes_after_a_reading_counts_for_the_next(now):
-    clock = PartClock()
+def test_time_after_a_reading_belongs_to_the_next(now):
+    clock = StepClock()
     clock.begin_step()
     now.pass_by(1)
     clock.read()
@@ -120,8 +120,8 @@ def test_what_comes_after_a_reading_counts_for_the_next(now):
     assert (used(before), steps) == ({}, [])
 
 
-def test_a_restart_forgets(now):
-    clock = PartClock()
+def test_a_restart_drops_all_records(now):
+    clock = StepClock()
     clock.begin_step()
     spend(clock, now, (Part.FORWARD, 9))
     clock.restart()
@@ -130,8 +130,8 @@ def test_a_restart_forgets(now):
     assert (used(before), steps) == ({Part.OTHER: 1}, [])
 
 
-def test_flights_are_counted_from_the_beginning_of_their_step(now):
-    clock = PartClock()
+def test_flights_are_measured_from_the_beginning_of_their_step(now):
+    clock = StepClock()
     now.pass_by(100)
     clock.begin_step()
     spend(clock, now, (Part.FORWARD, 2), (Part.BACKWARD, 3))
@@ -151,16 +151,16 @@ def test_flights_are_counted_from_the_beginning_of_their_step(now):
     assert step.seconds[Part.BACKWARD] == 8
 
 
-def test_the_end_of_backward_is_that_of_the_last_one(now):
-    clock = PartClock()
+def test_backward_ends_with_the_last_backward_pass(now):
+    clock = StepClock()
     clock.begin_step()
     spend(clock, now, (Part.BACKWARD, 3), (Part.FORWARD, 4), (Part.BACKWARD, 5), (Part.WAITING, 6))
     _, [step] = clock.read()
     assert step.backward_end == 12
 
 
-def test_a_bucket_that_is_only_ready_arrives_at_once(now):
-    clock = PartClock()
+def test_a_bucket_without_an_all_reduce_takes_no_time(now):
+    clock = StepClock()
     clock.begin_step()
     spend(clock, now, (Part.BACKWARD, 3))
     clock.follow(None)
@@ -170,9 +170,9 @@ def test_a_bucket_that_is_only_ready_arrives_at_once(now):
     assert step.hidden_seconds == 0
 
 
-def test_a_bucket_of_whose_arrival_nothing_was_heard_travels_until_the_end(now):
-    """The wait for a collective may end before the call that notes its arrival."""
-    clock = PartClock()
+def test_an_all_reduce_without_a_known_end_lasts_until_the_end(now):
+    """The wait for a collective may return before the callback that records its end."""
+    clock = StepClock()
     clock.begin_step()
     spend(clock, now, (Part.BACKWARD, 2))
     clock.follow(FakeWork())
@@ -184,8 +184,8 @@ def test_a_bucket_of_whose_arrival_nothing_was_heard_travels_until_the_end(now):
 
 @given(flights, moments)
 def test_hidden_time_is_the_union_of_flights_before_the_end_of_backward(found, backward_end):
-    times = StepTimes(flights=found, backward_end=backward_end)
-    # Between two neighbouring moments either some bucket travels or none does.
+    times = TimedStep(flights=found, backward_end=backward_end)
+    # Between two neighbouring moments, either some all-reduce runs or none.
     edges = sorted({edge for flight in found for edge in flight} | {0.0, backward_end})
     expected = sum(
         end - begin
@@ -196,9 +196,9 @@ def test_hidden_time_is_the_union_of_flights_before_the_end_of_backward(found, b
     assert 0 <= times.hidden_seconds <= backward_end + 1e-9
 
 
-def test_a_clock_that_is_off_notes_nothing(monkeypatch):
-    monkeypatch.setattr(part_clock, "time", None)  # to look at it would be an error
-    clock = PartClock(is_on=False)
+def test_a_clock_that_is_off_records_nothing(monkeypatch):
+    monkeypatch.setattr(step_clock, "time", None)  # reading it would be an error
+    clock = StepClock(is_on=False)
     clock.restart()
     clock.begin_step()
     clock.switch(Part.FORWARD)
@@ -208,12 +208,12 @@ def test_a_clock_that_is_off_notes_nothing(monkeypatch):
     assert (used(before), before.flights, steps) == ({}, [], [])
 
 
-def test_waiting_and_evaluation_are_nobodys_own_work():
+def test_waiting_and_evaluation_are_not_own_work():
     assert set(Part) - set(OWN_WORK) == {Part.WAITING, Part.EVALUATION, Part.OTHER}
 
 
 class FakeEvent:
-    """Stands for a CUDA event: it has a time once it was waited for."""
+    """Stands in for a CUDA event, which must be waited for before its time is read."""
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing
@@ -258,7 +258,7 @@ def test_on_a_gpu_moments_are_events_and_arrivals_have_a_stream_of_their_own(now
             waited_on.append(FakeStream.current)
             now.pass_by(4)
 
-    clock = PartClock(torch.device("cuda", 0))
+    clock = StepClock(torch.device("cuda", 0))
     clock.begin_step()
     spend(clock, now, (Part.FORWARD, 2), (Part.BACKWARD, 3))
     clock.follow(DeviceWork())

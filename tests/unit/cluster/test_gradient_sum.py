@@ -1,4 +1,4 @@
-"""Gradients in one flat buffer, and a world of one: what can be known without a second process."""
+"""Gradients in one flat buffer and a world of one, without a second process."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dragoman.cluster.gradient_sum import ALIGNMENT_ELEMENTS, GradientSum
-from dragoman.cluster.world import World, choose_device, join_world, leave_world
+from dragoman.cluster.world import World, join_world, leave_world
 
 WORLD_OF_TWO = World(rank=0, size=2)
 
@@ -60,7 +60,7 @@ def test_changing_the_flat_buffer_changes_what_the_optimizer_sees():
     assert parameter.grad.tolist() == [7.0] * 3
 
 
-def test_every_gradient_starts_on_a_line_of_its_own():
+def test_every_gradient_is_aligned():
     parameters = make_parameters(1, 17, 16, 5)
     gradients = GradientSum(parameters, World())
     for parameter in parameters:
@@ -68,7 +68,7 @@ def test_every_gradient_starts_on_a_line_of_its_own():
     assert gradients.flat.numel() == 16 + 32 + 16 + 16
 
 
-def test_the_layout_is_the_reverse_of_the_models_order():
+def test_gradients_are_in_the_reverse_order_of_the_model():
     parameters = make_parameters(4, 4, 4)
     GradientSum(parameters, World())
     offsets = [parameter.grad.storage_offset() for parameter in parameters]
@@ -99,7 +99,7 @@ class FakeWork:
 
 @pytest.fixture
 def sent(monkeypatch):
-    """Sizes of the buckets handed to all-reduce, in order, which here doubles them as an equal peer would."""
+    """Collects the sizes of buckets given to all-reduce, which doubles them like an equal peer."""
     sizes: list[int] = []
 
     def all_reduce(bucket: torch.Tensor, async_op: bool) -> FakeWork:
@@ -129,7 +129,7 @@ def test_buckets_are_sent_in_order_during_the_last_backward_and_each_once(sent):
         assert last.grad.tolist() == [4.0] * 32
 
 
-def test_a_rank_with_nothing_to_learn_from_still_sends_every_bucket(sent):
+def test_a_rank_without_a_batch_still_sends_every_bucket(sent):
     parameters = make_parameters(16, 32, 16)
     gradients = GradientSum(parameters, WORLD_OF_TWO, bucket_bytes=64)
     gradients.start_step()
@@ -148,7 +148,7 @@ def test_a_world_of_one_sends_nothing(sent):
     assert parameter.grad.tolist() == [1.0] * 16
 
 
-def test_a_world_of_one_answers_for_itself():
+def test_a_world_of_one_returns_its_own_values():
     world = World()
     assert world.is_first
     assert world.sum_numbers([1.5, -2.0]) == [1.5, -2.0]
@@ -157,9 +157,9 @@ def test_a_world_of_one_answers_for_itself():
     assert world.start_vote(3).result() == 3
 
 
-def test_who_met_nobody_is_alone():
+def test_without_a_rendezvous_a_process_is_alone():
     world = join_world(None)
-    assert (world.rank, world.size, world.device) == (0, 1, choose_device())
+    assert (world.rank, world.size, world.device) == (0, 1, torch.device("cpu"))
     leave_world(world)
 
 
