@@ -1,4 +1,4 @@
-"""Runs whose bottleneck is known because it was built in, and what the verdict makes of each."""
+"""Runs with an artificial bottleneck, and the verdict on each; used by prediction.py."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 
-sys.path.append(str(REPOSITORY / "tests"))  # where the names of variables for one thread are
+sys.path.append(str(REPOSITORY / "tests"))  # for host_runs
 from host_runs import ONE_THREAD
 
 TIMEOUT_SECONDS = 180
@@ -26,11 +26,11 @@ TRAINING = {"max_steps": 40, "log_every": 5, "global_batch_tokens": 2_048, "virt
 
 @dataclass(frozen=True)
 class Case:
-    """One way to hold a run back."""
+    """One way to slow a run down."""
 
     name: str
     bottleneck: str
-    """The verdict that is right."""
+    """The right verdict."""
     cause: str = "none"
     amount: float = 0.0
     num_workers: int = 2
@@ -78,12 +78,12 @@ class Judged:
 
     @property
     def is_right(self) -> bool:
-        """Whether the true cause was named."""
+        """Whether the true cause was found."""
         return self.verdict.bottleneck == self.case.bottleneck
 
 
 def run_case(case: Case, prepared: Path, folder: Path) -> Judged:
-    """Trains it and judges the run."""
+    """Trains a case and returns the verdict on it."""
     folder.mkdir()
     config = folder / "config.toml"
     values = {
@@ -111,14 +111,14 @@ def run_case(case: Case, prepared: Path, folder: Path) -> Judged:
 
 
 def remove_control_groups() -> None:
-    """Those of throttled ranks, which cannot remove them while they are in them."""
+    """Removes the control groups of throttled ranks, which cannot do it while they are members."""
     for group in (*CONTROL_GROUPS.glob("dragoman-*"), *CONTROL_GROUPS.glob("cpu/dragoman-*")):
         with suppress(OSError):
             group.rmdir()
 
 
 def describe_judged(judged: Judged) -> dict[str, object]:
-    """All figures of one case."""
+    """Returns all figures of one case."""
     return {
         "case": judged.case.name,
         "true": judged.case.bottleneck,

@@ -1,10 +1,10 @@
-"""Forecasts of real learning curves against what came: `python benchmarks/forecast.py`.
+"""Compares forecasts of real learning curves with their actual ends: `python benchmarks/forecast.py`.
 
-Every curve is cut at 50 % and at 70 % of its steps; what the report would have said of its end, for loss and for BLEU
-apart, is held against what was measured there. Exit code 1 where fewer than 80 % of the ends lie in the stated 90 %
-interval. The curves are those of benchmarks/curves/ (`learning_curves.py` trains them anew) and, where it is there, the
-public log of a run on 4 GPUs. Beside ours two forecasts that people make by eye: nothing changes any more, and the last
-part of the curve goes on in a straight line over the logarithm of the steps.
+Every curve is cut at 50 % and at 70 % of its steps; the report's forecast of its end, for loss and for BLEU separately,
+is compared with the value that was measured there. Exit code 1 if fewer than 80 % of the ends lie in the stated 90 %
+interval. The curves are those of benchmarks/curves/ (`learning_curves.py` trains them again) and, if available, the
+public log of a run on 4 GPUs. Two simple forecasts are given for comparison: the last value stays, and the last third
+of the curve continues in a straight line over the logarithm of the steps.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LATE_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Case:
-    """One end of one curve, forecast from its beginning."""
+    """The end of a curve, forecast from its beginning."""
 
     curve: str
     figure: str
@@ -47,9 +47,9 @@ class Case:
     low: float
     high: float
     unchanged: float
-    """If nothing changed any more."""
+    """Forecast that the last value stays."""
     straight: float
-    """If the last third of what was seen went on in a straight line over the logarithm of the steps."""
+    """Forecast that the last third of the known curve continues in a straight line over the logarithm of the steps."""
 
     @property
     def is_covered(self) -> bool:
@@ -57,12 +57,12 @@ class Case:
         return self.low <= self.measured <= self.high
 
     def error(self, guess: str) -> float:
-        """Of a guess, as a share of the change that was to be forecast or of what is noise, whichever is larger."""
+        """Absolute error of a forecast."""
         return abs(getattr(self, guess) - self.measured)
 
 
 def read_curves() -> Iterator[tuple[str, Findings]]:
-    """All curves that are there."""
+    """Yields all curves that are available."""
     for folder in sorted(CURVES_FOLDER.iterdir()) if CURVES_FOLDER.is_dir() else []:
         yield folder.name, Findings(read_evidence(RunFolder(folder)))
     if PUBLIC_LOG.exists():
@@ -70,12 +70,12 @@ def read_curves() -> Iterator[tuple[str, Findings]]:
             run = RunFolder(Path(folder) / "run")
             import_run([PUBLIC_LOG], run)
             findings = Findings(read_evidence(run))
-            _ = findings.rates, findings.bleu  # read while the folder is there
+            _ = findings.rates, findings.bleu  # read before the folder is removed
             yield PUBLIC_LOG.name, findings
 
 
 def cut_curve(name: str, findings: Findings, figure: str, cut: float) -> Case | None:
-    """What the report would have said then."""
+    """Forecasts the end of a curve from its beginning; None if that is too short."""
     steps, values = findings.bleu if figure == "bleu" else findings.dev_loss
     is_trained = steps > 0
     steps, values = steps[is_trained], values[is_trained]
@@ -108,7 +108,7 @@ def _straight_line(steps: list[float], values: list[float], at: float) -> float:
 
 
 def describe(cases: list[Case]) -> dict[str, Any]:
-    """Figures by what was forecast, and all cases."""
+    """Returns figures by kind of curve, and all cases."""
     groups = {figure: [case for case in cases if case.figure == figure] for figure in ("loss", "bleu")}
     return {
         "workload": "real curves, cut at 50 % and 70 % of their steps",
@@ -141,7 +141,7 @@ def main() -> int:
         found = [cut_curve(name, findings, figure, cut) for figure in ("loss", "bleu") for cut in CUTS]
         cases += [case for case in found if case is not None]
     if not cases:
-        raise UserError(f"There are no curves in {CURVES_FOLDER}: train some with benchmarks/learning_curves.py.")
+        raise UserError(f"There are no curves in {CURVES_FOLDER}. Train some with benchmarks/learning_curves.py.")
     for case in cases:
         miss = "" if case.is_covered else "  outside"
         print(
@@ -153,7 +153,7 @@ def main() -> int:
         errors = ", ".join(f"{guess} {error:.3f}" for guess, error in summary["median_error"].items())
         print(f"{figure}: {summary['coverage']:.0%} of {summary['cases']} in the interval; median error: {errors}")
     path = save_result("forecast", machine, figures)
-    print(f"{figures['coverage']:.0%} of {len(cases)} ends lie in the stated 90 % interval: {path}")
+    print(f"{figures['coverage']:.0%} of {len(cases)} ends lie in the stated 90 % interval. Written to {path}")
     return 0 if figures["coverage"] >= LEAST_COVERAGE else 1
 
 

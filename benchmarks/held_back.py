@@ -1,7 +1,7 @@
-"""Training that is held back on purpose, as torchrun's worker: `torchrun … held_back.py CAUSE AMOUNT train …`.
+"""Trains with an artificial delay, as torchrun's worker: `torchrun … held_back.py CAUSE AMOUNT train …`.
 
-`data` makes every batch wait so many seconds, `data-rank1` only those of rank 1; `throttle` gives rank 1 so many
-hundredths of a core through a control group; `load` lets so many idle loops share rank 1's core; `none` does nothing.
+`data` delays every batch by AMOUNT seconds, `data-rank1` only those of rank 1; `throttle` limits rank 1 to AMOUNT
+percent of a core with a control group; `load` runs AMOUNT busy loops on rank 1's core; `none` does nothing.
 """
 
 import multiprocessing
@@ -18,7 +18,7 @@ PERIOD_MICROSECONDS = 20_000
 
 
 def hold_back(cause: str, amount: float) -> None:
-    """Arranges for the cause, in this process."""
+    """Applies the cause to this process."""
     rank = int(os.environ["RANK"])
     if cause == "data" or (cause == "data-rank1" and rank == 1):
         _slow_batches(amount)

@@ -1,10 +1,10 @@
-"""Trains small real runs under different schedules and corpora, and keeps their curves for benchmarks/forecast.py.
+"""Trains small real runs with different schedules and corpora, and saves their curves for benchmarks/forecast.py.
 
     python benchmarks/learning_curves.py            all of them, about an hour on one core
     python benchmarks/learning_curves.py --only multi30k_cosine
 
-Each becomes a run folder of two small files in benchmarks/curves/: config.toml, and the records of metrics.jsonl that a
-learning curve consists of.
+Each becomes a run folder with two small files in benchmarks/curves/: config.toml, and a metrics.jsonl with the records
+of the learning curve.
 """
 
 import argparse
@@ -40,7 +40,7 @@ VOCAB_SIZE = 3_000
 
 @dataclass(frozen=True)
 class Curve:
-    """One run to learn from."""
+    """One run: its corpus, length and training settings."""
 
     corpus: str
     num_pairs: int
@@ -80,7 +80,7 @@ CURVES = {
 
 
 def prepare(curve: Curve, folder: Path) -> Path:
-    """The corpus of a curve, cut to its number of pairs by the held-out text staying what it is."""
+    """Prepares the corpus of a curve, cut to its number of pairs; the dev set stays complete."""
     dev = "val" if curve.corpus == "multi30k" else "dev"
     ending = "xz" if curve.corpus == "europarl" else "gz"
     sides = {}
@@ -107,7 +107,7 @@ def _read_lines(path: Path, num_lines: int) -> list[str]:
 
 
 def train(curve: Curve, prepared: Path, run: Path) -> None:
-    """One worker with one thread, so that two of these can share a small machine."""
+    """Trains with one worker and one thread, so that two runs can share a small machine."""
     evaluate_every = curve.num_steps // NUM_EVALUATIONS
     settings = {
         "model.preset": "tiny",
@@ -133,27 +133,27 @@ def train(curve: Curve, prepared: Path, run: Path) -> None:
 
 
 def keep(run: RunFolder, kept: RunFolder) -> None:
-    """The records of a curve, with the figures it consists of, and the settings."""
+    """Saves the records and figures of a curve, and the settings."""
     kept_records = (
-        {name: record[name] for name in KEPT_FIGURES[record["kind"]] if name in record}
+        {name: value for name, value in record.values().items() if name in KEPT_FIGURES[record.kind]}
         for record in read_records(run)
-        if record["kind"] in KEPT_FIGURES
+        if record.kind in KEPT_FIGURES
     )
     lines = [json.dumps(record) for record in kept_records]
     kept.path.mkdir(parents=True, exist_ok=True)
     write_text(kept.metrics, "".join(f"{line}\n" for line in lines))
     tables = read_toml(run.config)
-    # What names a folder of the machine it was trained on tells nothing.
+    # The folder on the machine that trained it means nothing elsewhere.
     tables["data"]["prepared"] = "prepared"
     write_text(kept.config, dump_toml({name: table for name, table in tables.items() if name != PROVENANCE}))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=CURVES, help="train these alone")
+    parser.add_argument("--only", nargs="+", choices=CURVES, help="train only these")
     chosen = parser.parse_args().only or list(CURVES)
     if not DATA_FOLDER.is_dir():
-        raise UserError(f"The corpora of these curves are not in {DATA_FOLDER}.")
+        raise UserError(f"There are no corpora for these curves in {DATA_FOLDER}.")
     for name in chosen:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)

@@ -1,8 +1,8 @@
-"""What a step sends and what a slow link costs it: `python link_speed.py`, as root.
+"""Measures the bytes of a step and the cost of a slow link: `python link_speed.py`, as root.
 
-Two hosts with real links of a given rate (the rig of the tests) train with 1 and with 2 workers each. Printed beside
-each other: bytes counted at the hosts' interfaces and those of a ring all-reduce, seconds per step and those that the
-link's rate predicts. Exit code 1 where the bytes are not those of the ring.
+Two hosts with real links of a given rate (the rig of the tests) train with 1 and with 2 workers each. Compared are the
+bytes counted at the hosts' interfaces with those of a ring all-reduce, and the seconds per step with those predicted
+from the link's rate. Exit code 1 if the bytes are not those of the ring.
 """
 
 import argparse
@@ -28,12 +28,13 @@ HOST_LISTS = ("h1:1,h2:1", "h1:2,h2:2")
 RATES = ("1gbit", "100mbit")
 MAX_OVERHEAD_SHARE = 0.05
 BASE_PARAMETERS = 60_880_896
-"""Of the preset transformer-base; people who trained it on 2 hosts × 2 GPUs over 100 Mbit/s saw 29.65 s a step."""
+"""Parameters of the preset transformer-base."""
 SEEN_SECONDS_PER_STEP = 29.65
+"""Measured in a public OpenSeq2Seq run of transformer-base on 2 hosts × 2 GPUs over 100 Mbit/s."""
 
 
 def prepare_builtin(folder: Path) -> Path:
-    """A few pairs of the built-in corpus: what is learned does not matter here."""
+    """Prepares a few pairs of the built-in corpus; translation quality does not matter here."""
     corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=20, num_test=20)
     settings = PrepareSettings.of_files(
         [corpus.train.source],
@@ -46,7 +47,7 @@ def prepare_builtin(folder: Path) -> Path:
 
 
 def measure(folder: Path, num_steps: int) -> list[LinkRun]:
-    """One run for each host list, at all rates."""
+    """Makes one run for each host list, at all rates."""
     config = write_link_config(folder / "config.toml", prepare_builtin(folder))
     windows = dict.fromkeys((None, *RATES), num_steps)
     with Rig(folder=folder / "rig", hosts=2) as rig:
@@ -57,23 +58,23 @@ def measure(folder: Path, num_steps: int) -> list[LinkRun]:
 
 
 def overhead_share(run: LinkRun, window: Window) -> float:
-    """How much more than the ring's bytes the busiest link carried: headers, votes, records."""
+    """Share by which the busiest link carried more than the ring's bytes: headers, control messages, records."""
     return max(window.bytes_sent_per_step.values()) / run.ring_bytes - 1
 
 
 def predicted_seconds(run: LinkRun, window: Window) -> float:
-    """A step without a limit, and then the bytes at the link's rate: one bucket is sent when backward is over."""
+    """Predicts an unlimited step plus the bytes at the link's rate; the only bucket is sent after backward."""
     computing = run.window(None).seconds_per_step
     return computing if window.rate is None else computing + run.ring_seconds(window.rate)
 
 
 def base_seconds_per_step() -> float:
-    """What the gradients of transformer-base take from 2 hosts × 2 workers at 100 Mbit/s."""
+    """Seconds for the gradients of transformer-base on 2 hosts × 2 workers at 100 Mbit/s."""
     return LinkRun(num_workers=4, gradient_bytes=4 * BASE_PARAMETERS, windows=()).ring_seconds("100mbit")
 
 
 def describe_window(run: LinkRun, window: Window) -> dict[str, Any]:
-    """All figures of one rate."""
+    """Returns all figures of one rate."""
     return asdict(window) | {
         "seconds_per_step": window.seconds_per_step,
         "overhead_share": overhead_share(run, window),
@@ -82,7 +83,7 @@ def describe_window(run: LinkRun, window: Window) -> dict[str, Any]:
 
 
 def describe(runs: list[LinkRun]) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns all figures of the result file."""
     return {
         "workload": "gradients of about a million parameters, fp32, 2 hosts on this machine, `dragoman train --hosts`",
         "max_overhead_share": MAX_OVERHEAD_SHARE,
@@ -104,7 +105,7 @@ def describe(runs: list[LinkRun]) -> dict[str, Any]:
 
 
 def print_run(run: LinkRun) -> None:
-    """A line per rate."""
+    """Prints a line per rate."""
     print(
         f"{run.num_workers} workers on 2 hosts, {run.gradient_bytes / 1e6:.2f} MB of gradients: "
         f"a ring sends {run.ring_bytes / 1e6:.2f} MB a step over each link"
@@ -118,7 +119,7 @@ def print_run(run: LinkRun) -> None:
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, writes and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=positive_count, default=20, help="measured steps at each rate (default: 20)")
     options = parser.parse_args()
@@ -132,7 +133,7 @@ def main() -> int:
         print_run(run)
     print(
         f"transformer-base ({4 * BASE_PARAMETERS / 1e6:.1f} MB of gradients), 2 hosts × 2 workers at 100 Mbit/s: "
-        f"{base_seconds_per_step():.1f} s a step by the same arithmetic, {SEEN_SECONDS_PER_STEP} s were seen"
+        f"{base_seconds_per_step():.1f} s a step by the same arithmetic, {SEEN_SECONDS_PER_STEP} s were measured"
     )
     print(f"Written to {path.relative_to(REPOSITORY)}")
     overheads = [overhead_share(run, window) for run in runs for window in run.windows]

@@ -1,7 +1,7 @@
-"""How true predictions and verdicts are: `python prediction.py`, as root.
+"""Tests predictions and verdicts against real runs: `python prediction.py`, as root.
 
 Two hosts with real links of a given rate (the rig of the tests): `dragoman check` predicts, `dragoman train` measures.
-Then runs that are held back on purpose, and what the verdict says of each. Exit code 1 where a bound is not met.
+Then runs that are slowed down on purpose, and the verdict on each. Exit code 1 if a bound is not met.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from dragoman.diagnosis.verdict import judge_run
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.records import TrainRecord, records_of
 from dragoman.run.summary import read_records
 
 sys.path.append(str(REPOSITORY / "tests"))  # where the rig is
@@ -47,18 +48,18 @@ MODELS = {
     },
 }
 LOG_EVERY = 4
-"""Steps in a record: one for every step would weigh on the wall time of the quickest."""
+"""Steps in a record: logging every step would slow down the fastest runs."""
 LONGEST_SECONDS = 15.0
-"""Of measured steps in a case; at least a few are made, however slow."""
+"""Time for the measured steps of a case; a few steps are made in any case."""
 FEWEST_STEPS, MOST_STEPS = 8, 32
 MEDIAN_BOUND, WORST_BOUND, COVERAGE_BOUND, VERDICT_BOUND = 0.10, 0.20, 0.80, 0.95
 CLEAR_SHARE = 0.5
-"""A link is the cause for certain where it takes at least this share of the measured step by arithmetic."""
+"""The network is certainly the cause if an unlimited link saves at least this share of the measured step."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One case: what was predicted, and what came."""
+    """One case: the prediction and the measurement."""
 
     model: str
     hosts: str
@@ -73,21 +74,21 @@ class Compared:
     verdict: str
     verdict_share: float
     wall_error: float | None
-    """How far the parts of the steps are from their wall time, relatively."""
+    """Relative difference between the sum of the parts and the wall time."""
 
     @property
     def error(self) -> float:
-        """Relative: positive where a step was predicted too slow."""
+        """Relative error; positive if a step was predicted too slow."""
         return self.predicted / self.measured - 1
 
     @property
     def is_covered(self) -> bool:
-        """Whether the interval held what came."""
+        """Whether the measurement lies in the interval."""
         return self.low <= self.measured <= self.high
 
 
 def compare_all(folder: Path, rates: list[str | None], rounds: int) -> Iterator[Compared]:
-    """Every model, host list and rate."""
+    """Compares every model, host list and rate."""
     prepared = prepare_builtin(folder)
     with Rig(folder=folder / "rig", hosts=2) as rig:
         for number in range(rounds):
@@ -100,7 +101,7 @@ def compare_all(folder: Path, rates: list[str | None], rounds: int) -> Iterator[
 
 
 def write_config(path: Path, prepared: Path, model: str) -> Path:
-    """A run of this model whose every step is logged."""
+    """Writes the config of a run with this model."""
     values = {
         "data": {"prepared": str(prepared)},
         "model": MODELS[model],
@@ -113,7 +114,7 @@ def write_config(path: Path, prepared: Path, model: str) -> Path:
 
 
 def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, run: Path) -> Compared:
-    """Predicts, trains, compares."""
+    """Predicts, trains and compares one case."""
     options = [str(config), "--hosts", hosts, "--ssh-config", str(rig.ssh_config)]
     checked = json.loads(call("check", *options, "--json", codes=(0, 1)))
     expected = checked["seconds_per_step"]
@@ -123,7 +124,7 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
     shutil.rmtree(run, ignore_errors=True)
     steps = f"training.max_steps={num_steps + LOG_EVERY}"
     call("train", *options, "--no-check", "--run-dir", str(run), "--set", steps)
-    records = [each for each in read_records(RunFolder(run)) if each["kind"] == "train"][1:]  # without the warm-up
+    records = records_of(read_records(RunFolder(run)), TrainRecord)[1:]  # without the warm-up
     verdict = judge_run(RunFolder(run))
     return Compared(
         model,
@@ -132,7 +133,7 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
         expected["predicted"],
         expected["low"],
         expected["high"],
-        fmean(each["seconds_per_step"] for each in records),
+        fmean(each.seconds_per_step or 0.0 for each in records),
         num_steps,
         checked["measured"]["seconds"],
         checked["bottleneck"],
@@ -142,14 +143,15 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
     )
 
 
-def wall_error(records: list[dict[str, Any]]) -> float | None:
-    """Parts of all steps against the time between the first and the last record."""
-    attributed = LOG_EVERY * sum(sum(each["attribution"].values()) for each in records[1:])
-    return attributed / (records[-1]["time"] - records[0]["time"]) - 1 if attributed else None
+def wall_error(records: list[TrainRecord]) -> float | None:
+    """Compares the parts of all steps with the time between the first and the last record."""
+    attributed = LOG_EVERY * sum(sum((each.attribution or {}).values()) for each in records[1:])
+    wall_seconds = (records[-1].time or 0.0) - (records[0].time or 0.0)
+    return attributed / wall_seconds - 1 if attributed else None
 
 
 def call(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:
-    """Runs dragoman with one thread a worker: the hosts share the cores of this machine."""
+    """Runs dragoman with one thread per worker, because the hosts share the cores of this machine."""
     done = subprocess.run(
         dragoman_command(*arguments),
         env=os.environ | ONE_THREAD,
@@ -164,7 +166,7 @@ def call(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:
 
 
 def link_verdicts(compared: list[Compared]) -> list[dict[str, Any]]:
-    """Runs whose cause is beyond doubt: at least twice as slow as over an unlimited link."""
+    """Returns the verdicts on runs that are clearly network-bound: at least twice as slow as on an unlimited link."""
     free = {(each.model, each.hosts): each.measured for each in compared if each.rate is None}
     found = []
     for each in compared:
@@ -183,14 +185,14 @@ def link_verdicts(compared: list[Compared]) -> list[dict[str, Any]]:
 
 
 def judge_causes(folder: Path) -> Iterator[Judged]:
-    """Every constructed cause."""
+    """Runs every constructed cause."""
     prepared = prepare_multi30k(folder / "multi30k").folder
     for number, case in enumerate(CASES):
         yield run_case(case, prepared, folder / f"case-{number}")
 
 
 def describe(compared: list[Compared], verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns all figures of the result file."""
     errors = [abs(each.error) for each in compared]
     return {
         "workload": "`dragoman check`, then `dragoman train`, on 2 hosts of this machine with limited links",
@@ -217,7 +219,7 @@ def describe(compared: list[Compared], verdicts: list[dict[str, Any]]) -> dict[s
 
 
 def is_met(figures: dict[str, Any]) -> bool:
-    """Whether all bounds hold, of what was measured."""
+    """Whether all bounds of the measured figures are met."""
     error, coverage, right = figures["error"], figures["coverage"], figures["right_verdicts"]
     return (
         (error["median"] or 0) <= MEDIAN_BOUND
@@ -228,7 +230,7 @@ def is_met(figures: dict[str, Any]) -> bool:
 
 
 def draw(compared: list[Compared], path: Path) -> None:
-    """Predicted against measured, with intervals."""
+    """Draws predicted over measured step times, with intervals."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -253,7 +255,7 @@ def draw(compared: list[Compared], path: Path) -> None:
 
 
 def print_compared(each: Compared) -> None:
-    """A line per case."""
+    """Prints a line per case."""
     print(
         f"{each.model}, {each.hosts}, {each.rate or 'unlimited'}: predicted {each.predicted:.3f} s "
         f"({each.low:.3f} to {each.high:.3f}), measured {each.measured:.3f} s over {each.num_steps} steps: "
@@ -263,10 +265,10 @@ def print_compared(each: Compared) -> None:
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, writes and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=positive_count, default=1, help="how often each link is measured (default: 1)")
-    parser.add_argument("--only", choices=("links", "causes"), help="one half of the benchmark")
+    parser.add_argument("--rounds", type=positive_count, default=1, help="how often to measure each link (default: 1)")
+    parser.add_argument("--only", choices=("links", "causes"), help="run one half of the benchmark")
     parser.add_argument("--rates", help="e.g. 100mbit,none (default: all)")
     options = parser.parse_args()
     if problem := rig_problem():

@@ -1,1 +1,1 @@
-"""Understanding a run: what it will cost, what it cost, and why. Reads files; needs no torch."""
+"""Predicts how long a run takes, finds what limits it, and forecasts its learning curves. Needs no torch."""

@@ -1,17 +1,17 @@
-"""A learning curve as a formula with uncertainty, which knows the learning-rate schedule.
+"""Fits a learning curve with a formula that includes the learning-rate schedule, and with its uncertainty.
 
-After s steps the loss is taken to be
+The loss after s steps is modelled as
 
     floor + A · learned(s)^-alpha + D · rate(s) + E · learned(s),    A, D, E ≥ 0
 
 `learned` is the sum of all learning rates so far: a step at half the rate moves the weights half as far, so curves
-under different schedules fall on one power law over it. `rate` is the learning rate of late, relative to its peak: a
-high one shakes the weights around the bottom they approach, and the loss falls when it is lowered. E is overfitting:
-what every further pass over the same text costs. BLEU rises by the same law, upside down.
+with different schedules follow one power law of it. `rate` is the recent learning rate, relative to its peak: a high
+rate keeps the weights moving around the minimum, and the loss falls when it is lowered. E is overfitting: the cost of
+every further pass over the same text. BLEU follows the same law with the opposite sign.
 
-alpha is not known and is averaged over, weighted by how well each value explains the curve; the other coefficients have
-a closed form (Bayesian linear regression). So the fit takes milliseconds, has no starting point to go wrong with, and
-says how sure it is. benchmarks/forecast.py tests that on real curves.
+alpha is unknown: the fit averages over many values, weighted by how well each explains the curve; the other
+coefficients have a closed form (Bayesian linear regression). So the fit takes milliseconds, needs no starting point,
+and has an interval. benchmarks/forecast.py tests it on real curves.
 """
 
 import math
@@ -25,37 +25,37 @@ Floats = NDArray[np.float64]
 RateOfStep = Callable[[int], float]
 
 FEWEST_POINTS = 5
-"""Of a curve that is fitted: fewer say nothing about its bend."""
+"""Fewest points of a curve to fit; fewer do not show its shape."""
 EXPONENTS = np.concatenate([[-0.5, -0.25], np.arange(0.05, 2.0, 0.1), [2.25, 2.5, 3.0, 3.5, 4.0]])
-"""Negative ones rise for ever, as BLEU does for a while before it levels off. They lie close together: what lies
-between two of them would be explained by wear, and a curve that falls would be forecast to rise."""
+"""Negative exponents never level off, as BLEU for a while. They are close together: otherwise overfitting would explain
+a curve between two of them, and a falling curve would be forecast to rise."""
 NUM_DRAWS, NUM_KEPT = 400, 2_000
-"""Of the coefficients: for each exponent, and of all together, by how likely each is."""
+"""Samples of the coefficients: drawn for each exponent, and kept of all together by their probability."""
 MAX_RATE_POINTS = 4_000
-"""At which the schedule is evaluated: a million steps must not take seconds."""
+"""Steps at which the schedule is evaluated, so that a million steps do not take seconds."""
 COOLING_SHARE = 0.02
-"""Of the steps so far: how long the loss takes to follow a lowered learning rate."""
+"""Time that the loss takes to follow a lowered learning rate, as a share of the steps so far."""
 FALLING_ERROR, RISING_ERROR = 0.25, 0.5
-"""Standard deviation of a predicted change of loss and of BLEU, as a share of it, for what no formula knows; set by the
-back-test: BLEU follows the law less closely."""
+"""Standard deviation of the formula's error in a predicted change of loss and of BLEU, as a share of the change; set
+with benchmarks/forecast.py."""
 NUM_ANCHORS = 3
-"""Last values that say where the curve is now."""
+"""Number of last values that define where the curve is now."""
 INTERVAL = 0.9
 IMPOSSIBLE = -20.0
-"""Log evidence against an exponent under which all curves would come below what is possible."""
+"""Log evidence against an exponent whose curves are all impossible."""
 FURTHEST = 5.0
-"""How far a curve is followed, in lengths of what was fitted."""
+"""How far a curve is extrapolated, in multiples of the fitted length."""
 LARGEST_VALUE = 1e15
-"""No loss is larger, and sums of such would overflow."""
+"""Larger values are refused: their sums could overflow."""
 LEAST_NOISE = 1e-3
-"""Of the spread of a curve: no curve is known better, and a perfect one must not divide by nothing."""
+"""Least noise, as a share of the spread of a curve; avoids a division by zero for a perfect one."""
 
 
 class Schedule:
-    """What the learning rates of a run add up to."""
+    """Sums of the learning rates of a run."""
 
     def __init__(self, rate: RateOfStep, num_steps: int) -> None:
-        """Prepares sums up to a number of steps."""
+        """Computes sums up to a number of steps."""
         points = np.unique(np.linspace(0, max(1, num_steps), MAX_RATE_POINTS).astype(np.int64))
         rates = np.array([max(0.0, rate(int(step))) for step in points])
         peak = float(rates.max()) or 1.0
@@ -69,7 +69,7 @@ class Schedule:
         return np.asarray(np.maximum(1.0, np.interp(steps, self._points, self._learned)), dtype=np.float64)
 
     def rate(self, steps: Floats) -> Floats:
-        """The mean rate of late, as a share of the peak."""
+        """Recent mean of the learning rate, as a share of the peak."""
         begin = steps * (1 - COOLING_SHARE) - 1
         sums = np.interp(steps, self._points, self._learned) - np.interp(begin, self._points, self._learned)
         return np.asarray(sums / (steps - begin), dtype=np.float64)
@@ -77,7 +77,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Expected:
-    """Values expected at some steps, and between which bounds nine of ten will lie."""
+    """Expected values at some steps, with bounds that hold in nine of ten cases."""
 
     value: Floats
     low: Floats
@@ -86,21 +86,21 @@ class Expected:
 
 @dataclass(frozen=True)
 class CurveFit:
-    """A fitted curve: possible coefficients, each as likely as another."""
+    """A fitted curve: samples of possible coefficients, all equally likely."""
 
     schedule: Schedule
     last_step: float
     scale: float
-    """What had been learned at the last step: the coefficients are for multiples of it."""
+    """`learned` at the last step, which is the unit of the coefficients."""
     exponents: Floats
     coefficients: Floats
-    """A row of floor, power, heat and wear for each possibility."""
+    """A row of floor, A, D and E for each sample."""
     noises: Floats
     is_rising: bool
     bound: float
-    """No value is below; for a rising curve, above."""
+    """Smallest possible value; for a rising curve, the largest."""
     offset: float = 0.0
-    """By which the last values lie above the formula: what is to come begins where the curve is."""
+    """Mean difference of the last values from the formula, so that the forecast begins where the curve is."""
 
     @property
     def noise(self) -> float:
@@ -108,15 +108,15 @@ class CurveFit:
         return float(np.median(self.noises))
 
     def under(self, schedule: Schedule) -> "CurveFit":
-        """The curve of the same model if its learning rates had been other ones, with the same peak."""
+        """Returns the curve of the same model with another schedule of the same peak."""
         return replace(self, schedule=schedule)
 
     def curve(self, steps: Sequence[float]) -> Expected:
-        """The curve itself, without the noise of single evaluations."""
+        """Expected curve, without the noise of single evaluations."""
         return self._expect(np.asarray(steps, dtype=np.float64), 0.0)
 
     def predict(self, steps: Sequence[float]) -> Expected:
-        """What evaluations at these steps will say."""
+        """Expected results of evaluations at these steps."""
         return self._expect(np.asarray(steps, dtype=np.float64), 1.0)
 
     @property
@@ -124,10 +124,11 @@ class CurveFit:
         return -1.0 if self.is_rising else 1.0
 
     def _values(self, steps: Floats) -> Floats:
-        """One row for each possibility, falling."""
+        """Returns a row for each sample; rising curves are negated."""
         relative, rate = self.schedule.learned(steps) / self.scale, self.schedule.rate(steps)
-        floor, power, heat, wear = self.coefficients.T[:, :, None]
-        values = floor + power * _fall(relative, self.exponents[:, None]) + heat * rate + wear * relative
+        floor, power, by_rate, by_overfitting = self.coefficients.T[:, :, None]
+        falling = power * _fall(relative, self.exponents[:, None])
+        values = floor + falling + by_rate * rate + by_overfitting * relative
         return np.asarray(np.maximum(values, self._sign * self.bound), dtype=np.float64)
 
     def _expect(self, steps: Floats, noise_share: float) -> Expected:
@@ -137,10 +138,10 @@ class CurveFit:
         spread = _spread(len(values))
         model_error = RISING_ERROR if self.is_rising else FALLING_ERROR
         values = values + model_error * typical_change[None, :] * spread[:, None]
-        # Shuffled against the other spread, or both errors would always have the same sign.
+        # Shuffled, otherwise both errors would always have the same sign.
         shuffled = np.random.default_rng(1).permutation(spread)
         values = self._sign * (values + noise_share * (self.noises * shuffled)[:, None]) + self.offset
-        # Errors and the offset may have led beyond what is possible again.
+        # Errors and the offset may have moved values beyond the bound again.
         values = np.minimum(values, self.bound) if self.is_rising else np.maximum(values, self.bound)
         low, middle, high = np.quantile(values, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
         return Expected(middle, low, high)
@@ -153,16 +154,16 @@ def fit_curve(
     is_rising: bool = False,
     bound: float = -math.inf,
 ) -> CurveFit | None:
-    """Fits a curve that falls, or rises like BLEU, never beyond a bound if there is one; None for too few values."""
+    """Fits a curve that falls, or rises like BLEU, not beyond its bound; None for too few values."""
     x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if len(x) < FEWEST_POINTS or not np.all(np.abs(y) <= LARGEST_VALUE):  # not a number is not either
+    if len(x) < FEWEST_POINTS or not np.all(np.abs(y) <= LARGEST_VALUE):  # also refuses NaN
         return None
     sign = -1.0 if is_rising else 1.0
     y, bound = sign * y, bound if math.isfinite(bound) else -sign * math.inf
     spread = float(np.ptp(y)) or max(1e-9, abs(float(y[-1])) * 1e-6)
     learned, rate = schedule.learned(x), schedule.rate(x)
     relative = learned / learned[-1]
-    # What happened lately counts most: the beginning of a run follows other laws than its end.
+    # Recent values count most: the beginning of a run follows another law than its end.
     weights = relative / relative.mean()
     exponents, draws, noises, evidences = [], [], [], []
     random = np.random.default_rng(0)
@@ -197,21 +198,21 @@ def fit_curve(
 
 
 PRIOR_SCALES = np.array([10.0, 3.0, 0.2, 0.1])
-"""Of floor, power, heat and wear, in spreads of the curve: lowering the rate and overfitting matter less than learning,
-until the curve says otherwise."""
+"""Prior scales of the four coefficients, in spreads of the curve: without evidence, the learning rate and overfitting
+matter less than learning."""
 
 
 def _regress(
     columns: Floats, y: Floats, weights: Floats, spread: float, random: np.random.Generator
 ) -> tuple[Floats, Floats, float] | None:
-    """Draws of coefficients and of the noise, and the log evidence; None where the columns say nothing."""
+    """Samples coefficients and noise, and computes the log evidence; None if the columns are degenerate."""
     centre = float(np.average(y, weights=weights))
     target = (y - centre) / spread
     precision = np.diag(PRIOR_SCALES**-2.0)
     least = LEAST_NOISE**2
     gram = (columns * weights[:, None]).T @ columns
     moment = (columns * weights[:, None]).T @ target
-    # The prior is in units of the spread, not of the noise: noise is estimated first, from the best fit without it.
+    # The prior is in units of the spread, not of the noise, so the noise is estimated first, from a fit without prior.
     noise2 = max(least, _noise_estimate(columns, target, weights))
     posterior = np.linalg.inv(gram / noise2 + precision)
     mean = posterior @ (moment / noise2)
@@ -232,7 +233,7 @@ def _regress(
     draws = mean + (noise / np.sqrt(noise2))[:, None] * (random.standard_normal((NUM_DRAWS, len(mean))) @ root.T)
     is_curve = np.all(draws[:, 1:] >= 0, axis=1)
     if not is_curve.any():
-        # A straight line, say: the nearest curve that is one must do, if no other exponent has a better one.
+        # No sample has the right signs, for example for a straight line: use the nearest one, with less weight.
         draws[:, 1:] = np.maximum(draws[:, 1:], 0.0)
         is_curve[:] = True
         evidence += IMPOSSIBLE
@@ -245,18 +246,18 @@ def _regress(
 def _keep_possible(
     coefficients: Floats, noise: Floats, evidence: float, exponent: float, bound: float
 ) -> tuple[Floats, Floats, float]:
-    """Only curves that never come below what is possible: no loss is negative, no BLEU above 100."""
-    floor, power, _, wear = coefficients.T
-    # A rising part hides the bound; a curve that falls for ever is followed as far as anybody looks.
+    """Keeps the curves that stay within the bound: no loss is negative, no BLEU above 100."""
+    floor, power, _, by_overfitting = coefficients.T
+    # A positive exponent has a limit; any other curve is checked as far as it is extrapolated.
     furthest = -1 / exponent if exponent > 0 else float(_fall(np.array([FURTHEST]), exponent)[0])
-    is_possible = floor + power * furthest + wear >= bound
+    is_possible = floor + power * furthest + by_overfitting >= bound
     if not is_possible.any():
         return coefficients, noise, evidence + IMPOSSIBLE
     return coefficients[is_possible], noise[is_possible], evidence + float(np.log(is_possible.mean()))
 
 
 def _noise_estimate(columns: Floats, target: Floats, weights: Floats) -> float:
-    """Variance around the best fit of these columns, with a slight pull towards zero coefficients."""
+    """Variance around the best fit of these columns, with a slight ridge penalty."""
     root = np.sqrt(weights)[:, None]
     ridge = 1e-3 * np.eye(columns.shape[1])
     stacked = np.concatenate([columns * root, ridge])
@@ -267,12 +268,12 @@ def _noise_estimate(columns: Floats, target: Floats, weights: Floats) -> float:
 
 
 def _fall(relative: Floats, exponent: Floats | float) -> Floats:
-    """relative^-exponent, moved and scaled (Box and Cox) so that it falls for negative exponents too."""
+    """Box-Cox transform of relative^-exponent, which also falls for negative exponents."""
     return np.asarray((relative**-exponent - 1) / exponent, dtype=np.float64)
 
 
 def _spread(count: int) -> Floats:
-    """Standard normal values at even quantiles: chance without chance."""
+    """Standard normal values at even quantiles, instead of random ones."""
     from scipy.special import ndtri
 
     return np.asarray(ndtri((np.arange(count) + 0.5) / count), dtype=np.float64)

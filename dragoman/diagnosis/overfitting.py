@@ -1,4 +1,4 @@
-"""Is a model learning its training text by heart? A test on the curves of both losses, not a look at them."""
+"""Is a model overfitting? A statistical test on the curves of dev loss and training loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,39 +10,39 @@ Floats = NDArray[np.float64]
 FEWEST_EVALUATIONS = 5
 SIGNIFICANT = 0.05
 LATE_SHARE = 1 / 3
-"""Of the evaluations: the end of the run, whose trend is tested."""
+"""Share of the evaluations at the end of the run whose trend is tested."""
 SMALLEST_GROWTH = 0.005
-"""Of a gap, in nats: less matters to nobody, however sure it is."""
+"""Smallest growth of a gap that counts, in nats, however certain it is."""
 NUM_AROUND_BEST = 2
-"""Evaluations on either side of the best one that stand for its level: itself it may have been lucky."""
+"""Evaluations on each side of the best one that define its level; the best one itself may be luck."""
 
 
 @dataclass(frozen=True)
 class Overfitting:
-    """What the two curves say."""
+    """Result of the tests."""
 
     is_overfitting: bool
-    """The dev set's loss rises at the end or is above its best level, beyond chance."""
+    """Whether the dev loss rises at the end or is above its best level, more than by chance."""
     is_memorising: bool
-    """The training text's loss is below the dev set's and falls away from it, beyond chance; harmless while the latter
-    still falls."""
+    """Whether the training loss is below the dev loss and the gap grows, more than by chance; harmless while the dev
+    loss still falls."""
     rise_p: float
-    """How likely such a rise is by chance."""
+    """Probability of such a rise by chance."""
     gap_p: float | None
     best_step: int
     best_loss: float
     last_loss: float
     late_slope: float
-    """Of the dev set's loss, per 1,000 steps."""
+    """Change of the dev loss per 1,000 steps at the end of the run."""
     gap_begin: float | None
     gap_end: float | None
-    """Dev loss less training loss, at the begin and end of the second half."""
+    """Dev loss minus training loss, at the beginning and end of the second half."""
 
 
 def find_overfitting(
     steps: Sequence[float], dev_losses: Sequence[float], train_losses: Sequence[float] | None
 ) -> Overfitting | None:
-    """Judges evaluations in order of their steps; `train_losses` are of the same steps. None if there are too few."""
+    """Tests evaluations in order of their steps; `train_losses` are of the same steps. None if there are too few."""
     x, dev = np.asarray(steps, dtype=np.float64), np.asarray(dev_losses, dtype=np.float64)
     if len(x) < FEWEST_EVALUATIONS:
         return None
@@ -52,7 +52,7 @@ def find_overfitting(
     around = [i for i in range(best - NUM_AROUND_BEST, best + NUM_AROUND_BEST + 1) if i != best]
     before = list(range(best - 2 * NUM_AROUND_BEST, best))
     levels = [_level_test(dev, places, num_late) for places in (around, before)]
-    # Three questions are asked, so each answer must be three times as clear (Bonferroni).
+    # Three tests are made, so each must be three times as significant (Bonferroni).
     rise_p = min(1.0, 3 * min(slope_p, *levels))
     gap_p: float | None = None
     gap_ends: tuple[float | None, float | None] = (None, None)
@@ -73,7 +73,7 @@ def find_overfitting(
 
 
 def _is_growing(begin: float | None, end: float | None) -> bool:
-    """Whether a gap is one, and grows by more than rounding does."""
+    """Whether the gap is positive and grows by more than rounding errors."""
     return begin is not None and end is not None and end > 0 and end - begin > SMALLEST_GROWTH
 
 
@@ -86,7 +86,7 @@ def _gap_trend(x: Floats, gap: Floats) -> tuple[float, tuple[float, float]]:
 
 
 def _rising_trend(x: Floats, y: Floats) -> tuple[float, float]:
-    """The slope, and how likely one as large is by chance; neighbours that err alike count as fewer values."""
+    """Returns the slope and its probability by chance; values that are correlated with their neighbours count less."""
     from scipy.special import stdtr
 
     centred = x - x.mean()
@@ -110,7 +110,7 @@ def _neighbour_correlation(residual: Floats) -> float:
 
 
 def _level_test(dev: Floats, places: list[int], num_late: int) -> float:
-    """How likely the last losses lie above those at some places by chance (Welch); 1 where both are the same."""
+    """Probability that the last losses are above those at some places by chance (Welch); 1 where both are the same."""
     from scipy.special import stdtr
 
     first_late = len(dev) - max(2, num_late // 2)

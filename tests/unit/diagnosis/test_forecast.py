@@ -1,4 +1,4 @@
-"""What more steps would bring, and where a curve becomes flat."""
+"""Forecasts of loss and BLEU after more steps, and where a curve becomes flat."""
 
 import math
 
@@ -19,7 +19,7 @@ def losses_of(steps: list[int], floor: float = 1.5, power: float = 2.0, exponent
     return [floor + power * (step / 1_000) ** -exponent for step in steps]
 
 
-def test_loss_falls_and_bleu_rises_as_they_would():
+def test_loss_falls_and_bleu_rises():
     loss = forecast("loss", EVALUATED, losses_of(EVALUATED), constant)
     bleu = forecast("bleu", EVALUATED, [30 - 10 * (step / 1_000) ** -0.5 for step in EVALUATED], constant)
     assert loss is not None
@@ -43,7 +43,7 @@ def test_a_prospect_adds_up():
     assert 0 < prospect.margin < abs(prospect.change)
 
 
-def test_more_steps_bring_more_but_are_less_sure():
+def test_more_steps_gain_more_but_are_less_certain():
     found = forecast("loss", EVALUATED, losses_of(EVALUATED), constant)
     assert found is not None
     few, many = found.after(2_000), found.after(20_000)
@@ -51,16 +51,16 @@ def test_more_steps_bring_more_but_are_less_sure():
     assert many.margin > few.margin
 
 
-def test_a_learning_rate_that_ends_is_known():
+def test_a_learning_rate_that_reaches_zero_ends_learning():
     def ending(step: int) -> float:
         return 1e-3 * max(0.0, 1 - step / 20_000)
 
     ended = forecast("loss", EVALUATED, losses_of(EVALUATED), ending)
-    going_on = forecast("loss", EVALUATED, losses_of(EVALUATED), constant)
+    constant_rate = forecast("loss", EVALUATED, losses_of(EVALUATED), constant)
     assert ended is not None
-    assert going_on is not None
+    assert constant_rate is not None
     assert ended.after(20_000).change == pytest.approx(0, abs=0.01)
-    assert going_on.after(20_000).change < -0.05
+    assert constant_rate.after(20_000).change < -0.05
 
 
 def test_a_steep_curve_is_not_flat_and_one_that_levelled_off_is():
@@ -75,7 +75,7 @@ def test_a_steep_curve_is_not_flat_and_one_that_levelled_off_is():
     assert level.flat_from == pytest.approx(6_000, rel=0.3)
 
 
-def test_flat_is_another_thing_for_bleu_than_for_loss():
+def test_flat_has_other_bounds_for_bleu_than_for_loss():
     values = [5 - 3 * (step / 1_000) ** -0.8 for step in EVALUATED]
     as_loss = forecast("loss", EVALUATED, [10 - value for value in values], constant)
     as_bleu = forecast("bleu", EVALUATED, values, constant)
@@ -87,11 +87,11 @@ def test_flat_is_another_thing_for_bleu_than_for_loss():
 
 
 def test_the_evaluation_of_an_untrained_model_does_not_count():
-    told = forecast("bleu", [0, *EVALUATED], [95.0, *losses_of(EVALUATED, 30, -10)], constant)
-    untold = forecast("bleu", EVALUATED, losses_of(EVALUATED, 30, -10), constant)
-    assert told is not None
-    assert untold is not None
-    assert told.after(10_000) == untold.after(10_000)
+    with_step_0 = forecast("bleu", [0, *EVALUATED], [95.0, *losses_of(EVALUATED, 30, -10)], constant)
+    without = forecast("bleu", EVALUATED, losses_of(EVALUATED, 30, -10), constant)
+    assert with_step_0 is not None
+    assert without is not None
+    assert with_step_0.after(10_000) == without.after(10_000)
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,18 @@ def test_too_few_evaluations_are_no_forecast(steps, values):
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "rounded"),
     [(-5, 1), (0, 1), (0.3, 1), (1, 1), (3, 2), (4, 5), (8, 10), (1_234, 1_000), (17_000, 20_000), (10_630, 10_000)],
 )
-def test_people_say_round_numbers_of_steps(number, said):
-    assert round_steps(number) == said
+def test_steps_are_rounded(number, rounded):
+    assert round_steps(number) == rounded
 
 
 @given(st.floats(1, 1e15))
 def test_a_round_number_is_near_and_begins_with_one_two_or_five(number):
-    said = round_steps(number)
-    assert 0.5 <= said / number <= 2
-    assert str(said).rstrip("0") in ("1", "2", "5")
+    rounded = round_steps(number)
+    assert 0.5 <= rounded / number <= 2
+    assert str(rounded).rstrip("0") in ("1", "2", "5")
 
 
 @settings(max_examples=60)
@@ -129,7 +129,7 @@ def test_a_round_number_is_near_and_begins_with_one_two_or_five(number):
     st.lists(st.tuples(st.integers(0, 2**53), st.floats(-(2**53), 2**53)), max_size=9, unique_by=lambda pair: pair[0]),
     st.sampled_from([constant, lambda _: 0.0, lambda step: step**-0.5 if step else 0.0]),
 )
-def test_whatever_a_strangers_evaluations_say_there_is_a_forecast_or_none(figure, points, rate):
+def test_any_evaluations_give_a_forecast_or_none(figure, points, rate):
     points = sorted(points)
     found = forecast(figure, [step for step, _ in points], [value for _, value in points], rate)
     if found is not None:

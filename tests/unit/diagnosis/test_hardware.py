@@ -1,4 +1,4 @@
-"""Facts about hardware: complete, with sources, and one sentence on what is wrong with a person's own."""
+"""Facts about hardware: complete, with sources, and one clear message for mistakes in a user's file."""
 
 from pathlib import Path
 
@@ -13,7 +13,8 @@ DEVICES = ["V100", "P100", "T4", "A100", "H100", "cpu-2-cores"]
 LINKS = ["100mbit", "1gbit", "10gbit", "25gbit", "100gbit", "infiniband-hdr", "pcie3", "pcie4"]
 LINKS += ["nvlink2", "nvlink3", "nvlink4", "shared-memory"]
 OBJECTS_PER_STEP = 5_646.307 * 5.526
-"""Of run f16, source and target, from the end of its log (FACTS §7); its global batch is 4 × 128 sentences."""
+"""Source and target subwords of the public OpenSeq2Seq run f16, from the end of its log; its global batch is 4 × 128
+sentences."""
 
 
 def own_file(folder: Path, text: str) -> Path:
@@ -22,7 +23,7 @@ def own_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_all_promised_names_are_there_with_sources():
+def test_all_documented_names_exist_with_sources():
     assert list(HARDWARE.devices) == DEVICES
     assert list(HARDWARE.links) == LINKS
     assert all(len(facts.source) > 20 for facts in [*HARDWARE.devices.values(), *HARDWARE.links.values()])
@@ -33,7 +34,7 @@ def test_all_promised_names_are_there_with_sources():
     ("device", "precision", "sentences", "seconds"),
     [("V100", "fp16", 256, 0.767), ("P100", "fp32", 128, 1.74), ("T4", "fp32", 128, 1.282)],
 )
-def test_shares_of_peak_are_what_the_fastest_public_runs_imply(device, precision, sentences, seconds):
+def test_shares_of_peak_follow_from_the_fastest_public_runs(device, precision, sentences, seconds):
     target_tokens = sentences * OBJECTS_PER_STEP / 2 / 512
     flops = target_tokens * training_flops_per_target_token(load_preset("transformer-base")) / seconds
     facts = HARDWARE.device(device)
@@ -94,7 +95,7 @@ def test_own_facts_add_and_override_key_by_key(tmp_path):
         ("[devices\n", "is not valid TOML"),
     ],
 )
-def test_own_facts_that_cannot_be_are_one_sentence(tmp_path, text, message):
+def test_impossible_facts_are_one_message(tmp_path, text, message):
     with pytest.raises(UsageError, match=r"own\.toml") as raised:
         load_hardware(own_file(tmp_path, text))
     assert message in str(raised.value)

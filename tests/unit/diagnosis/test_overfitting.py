@@ -1,4 +1,4 @@
-"""Is overfitting found where it is, and not where it is not? On curves with noise, over many seeds."""
+"""Overfitting is found where it is and not claimed elsewhere, on curves with noise over many random seeds."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_a_rising_loss_is_found(noise):
     assert share_called_overfitting(RISING, noise) >= 0.95
 
 
-def test_a_rise_that_drowns_in_noise_is_not_claimed():
+def test_a_rise_smaller_than_the_noise_is_not_claimed():
     assert share_called_overfitting(RISING, noise=1.0) <= 0.1
 
 
@@ -48,14 +48,14 @@ def test_a_loss_that_rose_and_stays_there_is_found_though_its_end_is_flat():
     assert share_called_overfitting(np.where(STEPS < 12_000, FALLING, settled)) >= 0.95
 
 
-def test_neighbours_that_err_alike_say_less_than_those_that_do_not():
+def test_correlated_errors_count_less_than_independent_ones():
     trend, places = 0.001 * STEPS / 1_000, np.arange(len(STEPS))
     waves = NOISE * np.sin(places * 2 * np.pi / 10), NOISE * np.sin(places * 2 * np.pi / 2.2)
-    alike, unlike = (find_overfitting(STEPS, FALLING, FALLING - trend - wave) for wave in waves)
-    assert alike is not None
-    assert unlike is not None
-    assert unlike.is_memorising
-    assert not alike.is_memorising
+    correlated, independent = (find_overfitting(STEPS, FALLING, FALLING - trend - wave) for wave in waves)
+    assert correlated is not None
+    assert independent is not None
+    assert independent.is_memorising
+    assert not correlated.is_memorising
 
 
 def test_the_figures_are_those_of_the_curve():
@@ -70,18 +70,18 @@ def test_the_figures_are_those_of_the_curve():
     assert not found.is_memorising
 
 
-def test_training_text_learned_by_heart_is_told_apart_from_overfitting():
+def test_memorising_is_not_overfitting():
     train = FALLING - 0.01 * STEPS / 1_000 + np.random.default_rng(0).normal(0, NOISE, len(STEPS))
     found = find_overfitting(STEPS, FALLING, train)
     assert found is not None
     assert found.is_memorising
     assert not found.is_overfitting
-    # Of the second half of the run: steps 16,000 to 30,000.
+    # The second half of the run: steps 16,000 to 30,000.
     assert found.gap_begin == pytest.approx(0.16, abs=0.02)
     assert found.gap_end == pytest.approx(0.30, abs=0.02)
 
 
-def test_a_gap_that_stays_is_not_learning_by_heart():
+def test_a_constant_gap_is_not_memorising():
     noisy = [np.random.default_rng(seed).normal(0.2, NOISE, len(STEPS)) for seed in range(NUM_SEEDS)]
     found = [find_overfitting(STEPS, FALLING, FALLING - gap) for gap in noisy]
     assert sum(each is not None and each.is_memorising for each in found) / NUM_SEEDS <= SIGNIFICANT + 0.05
@@ -96,11 +96,11 @@ def test_a_constant_loss_is_neither():
 
 
 @pytest.mark.parametrize("number", range(FEWEST_EVALUATIONS))
-def test_too_few_evaluations_say_nothing(number):
+def test_too_few_evaluations_give_no_result(number):
     assert find_overfitting(STEPS[:number], RISING[:number], None) is None
 
 
-def test_as_few_as_are_asked_for_are_judged():
+def test_the_fewest_evaluations_are_enough():
     found = find_overfitting(STEPS[:FEWEST_EVALUATIONS], FALLING[:FEWEST_EVALUATIONS], None)
     assert found is not None
     assert not found.is_overfitting
@@ -110,7 +110,7 @@ losses = st.floats(-(2.0**53), 2.0**53) | st.floats(0, 10) | st.sampled_from([0.
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**53), losses, losses), max_size=20, unique_by=lambda row: row[0]))
-def test_no_losses_are_an_exception(rows):
+def test_any_losses_give_a_result(rows):
     rows = sorted(rows)
     steps, dev, train = ([row[index] for row in rows] for index in range(3))
     found = find_overfitting(steps, dev, train)
