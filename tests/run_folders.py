@@ -1,4 +1,4 @@
-"""Run folders made up for tests: our own with everything a run leaves behind, and imported ones."""
+"""Made-up run folders for tests: our own with all files of a run, and logs of OpenSeq2Seq to import."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ NUM_PARAMETERS = 60_880_896
 SECONDS_PER_STEP = 2.0
 NUM_STEPS, LOG_EVERY, EVALUATE_EVERY, SAVE_EVERY = 10_000, 100, 500, 2_500
 SLOW_STEP = EVALUATE_EVERY + LOG_EVERY
-"""Of one logged interval that begins with an evaluation and takes three times as long as the others."""
+"""Last step of an interval that begins with an evaluation and takes three times as long as the others."""
 RESTART_STEP, FAULT_STEP, SILENT_SECONDS = 5_000, 5_400, 300.0
-"""The run failed, was silent for so long, and went on from its last checkpoint."""
+"""The run failed at FAULT_STEP, wrote nothing for SILENT_SECONDS, and resumed at RESTART_STEP."""
 BYTES_PER_STEP = 365.3e6
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 ATTRIBUTION = {
@@ -79,17 +79,17 @@ CHECKPOINT_BYTES = {"model.safetensors": 4 * NUM_PARAMETERS, "optimizer.safetens
 
 
 def dev_loss(step: int) -> float:
-    """A curve as runs have it: quick at first, then ever slower."""
+    """Returns a typical dev loss: it falls quickly at first, then ever more slowly."""
     return 1.5 + 40.0 * (step + 100) ** -0.5
 
 
 def learning_rate(step: int) -> float:
-    """Of the update that makes this the last step, by the formula of FACTS §3 with the numbers of CONFIG."""
+    """Returns the rate of the update that completes this step, by the transformer schedule of CONFIG."""
     return 2.0 * 512**-0.5 * min(step * 8_000**-1.5, max(1, step) ** -0.5)
 
 
 def train_record(step: int, **figures: Any) -> Record:
-    """One logged interval of four ranks that wait for the network."""
+    """Returns one logged interval of four ranks that wait for the network."""
     return {
         "time": BEGAN + SECONDS_PER_STEP * step,
         "kind": "train",
@@ -118,7 +118,7 @@ def train_record(step: int, **figures: Any) -> Record:
 
 
 def evaluation_record(step: int, **figures: Any) -> Record:
-    """The dev set judged once, with two samples."""
+    """Returns one evaluation of the dev set, with two samples."""
     sample = {"source": "A cat sleeps.", "reference": "Eine Katze schläft.", "translation": "Eine Katze schläft."}
     return {
         "time": BEGAN + SECONDS_PER_STEP * step + 1,
@@ -135,41 +135,41 @@ def evaluation_record(step: int, **figures: Any) -> Record:
     } | figures
 
 
-def own_records(num_steps: int = NUM_STEPS, is_judged: bool = True) -> list[Record]:
-    """All records of a run that was interrupted 400 steps after its second checkpoint."""
+def own_records(num_steps: int = NUM_STEPS, is_evaluated: bool = True) -> list[Record]:
+    """Returns all records of a run that failed 400 steps after its second checkpoint."""
     prediction = {"predicted": 1.9, "low": 1.7, "high": 2.1}
     records: list[Record] = [
         {"time": BEGAN, "kind": "prediction", "step": 0, "seconds_per_step": prediction, "basis": "a plan"}
     ]
-    records += _records_between(0, min(num_steps, FAULT_STEP), is_judged)
+    records += _records_between(0, min(num_steps, FAULT_STEP), is_evaluated)
     if num_steps > FAULT_STEP:
         time = BEGAN + SECONDS_PER_STEP * FAULT_STEP + SILENT_SECONDS
         cause = "rank 3 on node2 ended with signal 9"
         records.append({"time": time, "kind": "restart", "step": RESTART_STEP, "cause": cause})
         lost_seconds = SILENT_SECONDS + SECONDS_PER_STEP * (FAULT_STEP - RESTART_STEP)
-        records += _records_between(RESTART_STEP, num_steps, is_judged, lost_seconds)
+        records += _records_between(RESTART_STEP, num_steps, is_evaluated, lost_seconds)
     return records
 
 
-def _records_between(begin: int, end: int, is_judged: bool, late_seconds: float = 0.0) -> Iterable[Record]:
+def _records_between(begin: int, end: int, is_evaluated: bool, late_seconds: float = 0.0) -> Iterable[Record]:
     for step in range(begin + LOG_EVERY, end + 1, LOG_EVERY):
         time = BEGAN + SECONDS_PER_STEP * step + late_seconds
         yield train_record(step, time=time)
-        if is_judged and step % EVALUATE_EVERY == 0:
+        if is_evaluated and step % EVALUATE_EVERY == 0:
             yield evaluation_record(step, time=time + 1)
         if step % SAVE_EVERY == 0:
             yield {"kind": "checkpoint", "step": step, "bytes": 12 * NUM_PARAMETERS, "seconds": 1.0}
 
 
 def write_records(run: RunFolder, records: Iterable[Any]) -> RunFolder:
-    """metrics.jsonl, whatever the records are."""
+    """Writes metrics.jsonl with any records."""
     run.path.mkdir(parents=True, exist_ok=True)
     run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return run
 
 
 def write_config(run: RunFolder, **changes: dict[str, Any]) -> RunFolder:
-    """config.toml, with some settings of some tables changed."""
+    """Writes config.toml, with changes to the settings of some tables."""
     run.path.mkdir(parents=True, exist_ok=True)
     settings = {name: values | changes.get(name, {}) for name, values in CONFIG.items()}
     run.config.write_text(dump_toml(settings), encoding="utf-8")
@@ -177,7 +177,7 @@ def write_config(run: RunFolder, **changes: dict[str, Any]) -> RunFolder:
 
 
 def write_own_run(path: Path, records: Sequence[Any] | None = None, **changes: dict[str, Any]) -> RunFolder:
-    """A run of two machines with two GPUs each, with all files that a report reads."""
+    """Writes a run of two machines with two GPUs each, with all files that a report reads."""
     run = write_config(RunFolder(path), **changes)
     write_records(run, own_records() if records is None else records)
     run.corpus_facts.write_text(json.dumps(MANIFEST), encoding="utf-8")
@@ -189,7 +189,7 @@ def write_own_run(path: Path, records: Sequence[Any] | None = None, **changes: d
 
 
 def write_checkpoint(run: RunFolder, step: int) -> None:
-    """Files as large as real ones, full of holes that take no space."""
+    """Writes sparse files with the sizes of a real checkpoint; they take no space."""
     folder = run.checkpoint(step)
     folder.mkdir(parents=True)
     for name, num_bytes in CHECKPOINT_BYTES.items():
@@ -216,7 +216,7 @@ def _write_samples(run: RunFolder, node: str) -> None:
 
 
 def write_translations(run: RunFolder, bleu_counts: Sequence[Sequence[int]], sources: Sequence[str] = ()) -> None:
-    """translations.jsonl with made-up sentences that have these counts."""
+    """Writes translations.jsonl with made-up sentences that have these counts."""
     rows: list[dict[str, Any]] = [{"step": NUM_STEPS, "bleu": 20.0, "signature": SIGNATURE}]
     for number, counts in enumerate(bleu_counts):
         source = sources[number] if sources else f"sentence {number}"
@@ -249,7 +249,7 @@ v100b:3:4 [1] NCCL INFO rank 3 nranks 4
 
 
 def openseq2seq_log(num_steps: int = 10_000, sample: str = "▁Ein ▁Satz") -> str:
-    """A log in the form of FACTS §7, evaluated every 1,000 steps."""
+    """Returns a log of OpenSeq2Seq, evaluated every 1,000 steps."""
     lines = [OPENSEQ2SEQ_START]
     for step in range(0, num_steps + 1, 100):
         lines.append(f"*** Global step {step}: ***     Train loss: {dev_loss(step) + 0.2:.4f} \n")

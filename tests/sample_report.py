@@ -1,15 +1,16 @@
-"""A realistic report with every kind of part, and a hostile one, for tests of what is made of reports."""
+"""A realistic report with every kind of content, and a hostile one, to test how reports are rendered."""
 
 import math
 import random
 
-from dragoman.report.parts import (
+from dragoman.diagnosis.verdict import Verdict
+from dragoman.report.content import (
     Answer,
     Chart,
     Comparison,
     Mark,
     Report,
-    Section,
+    ReportSection,
     Series,
     Table,
     TranslationSample,
@@ -18,17 +19,17 @@ from dragoman.report.parts import (
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m |a| `b` [c](http://x) $1 $2 &"
 )
-"""Text that would command a page, a table, a formula or a terminal, if it were believed."""
+"""Text that would control a page, a table, a formula or a terminal if it were not escaped."""
 
 
 def sample_report() -> Report:
-    """Two machines, four GPUs, a slow network."""
+    """A run of two machines with four GPUs and a slow network."""
     return Report(
         title="en-de-base: Transformer base, 2 × 2 V100",
         summary=(
             "A Transformer base of 60.9 million parameters learned English to German for 57.4 hours on two machines "
             "with two V100 each. It reaches 26.4 BLEU on newstest2014 and is nearly fully trained: 10,000 more steps "
-            "would bring 0.3 ± 0.4 BLEU. The 1 Gbit/s network held it back: 62% of each step was waiting for "
+            "would bring 0.3 ± 0.4 BLEU. The 1 Gbit/s network limited it: 62% of each step was waiting for "
             "gradients. Send gradients in 16 bits, or use one machine with four GPUs."
         ),
         figures={
@@ -42,20 +43,14 @@ def sample_report() -> Report:
         answers=_answers(),
         sections=_sections(),
         warnings=[
-            "The log's BLEU of 0.3776 is teacher-forced: the model saw the reference while it translated. "
+            "The log's BLEU of 0.3776 is teacher-forced: the decoder was fed the reference. "
             "It cannot be compared with published scores.",
             "Step 41,200 to 41,950 were computed twice, because the run was restarted from an older checkpoint.",
         ],
-        facts={
-            "parameters": 60_880_896,
-            "steps": {"first": 0, "last": 106_300},
-            "verdict": {
-                "bottleneck": "network",
-                "share": 0.62,
-                "confidence": 0.86,
-                "why": "Each step sends 365 MB from each machine, which takes 2.9 s at 1 Gbit/s unless hidden.",
-            },
-        },
+        verdict=Verdict(
+            "network", 0.62, 0.86, "Each step sends 365 MB from each machine, which takes 2.9 s at 1 Gbit/s."
+        ),
+        facts={"parameters": 60_880_896, "steps": {"first": 0, "last": 106_300}},
     )
 
 
@@ -67,7 +62,7 @@ def sample_comparison() -> Comparison:
         for name, speed in (("base", 1.0), ("larger batch", 1.8), ("half the learning rate", 0.6))
     ]
     table = Table(
-        "Differences in configuration",
+        "Settings that differ",
         ["setting", "base", "larger batch", "half the learning rate"],
         [["training.batch_tokens", "4,096", "8,192", "4,096"], ["training.learning_rate", "2.0", "2.0", "1.0"]],
         numeric_columns=(1, 2, 3),
@@ -75,14 +70,14 @@ def sample_comparison() -> Comparison:
     chart = Chart("loss-by-step", "Evaluation loss by step", "step", "loss (nats per token)", runs)
     return Comparison(
         "Three runs compared",
-        "The larger batch is best after as many steps, and significantly so.",
-        [Section("Curves", charts=[chart]), Section("Differences", tables=[table])],
+        "The larger batch is significantly better after the same number of steps.",
+        [ReportSection("Curves", charts=[chart]), ReportSection("Settings", tables=[table])],
         ["The runs were evaluated with different beam sizes."],
     )
 
 
 def hostile_report() -> Report:
-    """Every text of it tries to break out of where it is shown."""
+    """A report in which every text tries to become markup."""
     chart = Chart(
         "evil",
         HOSTILE,
@@ -99,9 +94,9 @@ def hostile_report() -> Report:
         HOSTILE,
         {HOSTILE: HOSTILE},
         [Answer(HOSTILE, HOSTILE, [HOSTILE], 0.5, [chart], [table], [HOSTILE])],
-        [Section(HOSTILE, [HOSTILE], [chart], [table], [sample, sample], f"{HOSTILE}\n```\n" * 20)],
+        [ReportSection(HOSTILE, [HOSTILE], [chart], [table], [sample, sample], f"{HOSTILE}\n```\n" * 20)],
         [HOSTILE] * 5,
-        {"verdict": {"bottleneck": HOSTILE, "share": 0.5, "confidence": 0.5, "why": HOSTILE}},
+        Verdict(HOSTILE, 0.5, 0.5, HOSTILE),
     )
 
 
@@ -169,7 +164,7 @@ def _answers() -> list[Answer]:
             "1.94 s (median; mean 2.02 s, 95% below 2.31 s), without drift.",
             ["217 of 1,063 slow steps are evaluations, 21 are checkpoints"],
             0.99,
-            charts=[_step_times(), _histogram()],
+            charts=[_step_times()],
         ),
         Answer(
             "How does the step time relate to the network traffic between nodes?",
@@ -181,7 +176,7 @@ def _answers() -> list[Answer]:
     ]
 
 
-def _sections() -> list[Section]:
+def _sections() -> list[ReportSection]:
     samples = [
         TranslationSample(
             step,
@@ -208,10 +203,10 @@ def _sections() -> list[Section]:
     )
     configuration = "[training]\n" + "\n".join(f"setting_{number} = {number * 1000}" for number in range(40)) + "\n"
     return [
-        Section("Translations over time", ["The same sentences, translated as training went on."], samples=samples),
-        Section("Scores", tables=[scores]),
-        Section("Environment", text="Python 3.6.8\nTensorFlow 1.13.1\nNCCL 2.4.2 over eth0\n"),
-        Section("Configuration", ["As the run resolved it."], text=configuration),
+        ReportSection("Translations over time", ["The same sentences at several steps."], samples=samples),
+        ReportSection("Scores", tables=[scores]),
+        ReportSection("Environment", text="Python 3.6.8\nTensorFlow 1.13.1\nNCCL 2.4.2 over eth0\n"),
+        ReportSection("Configuration", ["As the run resolved it."], text=configuration),
     ]
 
 
@@ -291,7 +286,7 @@ def _attribution() -> Chart:
         Series(name, steps, [abs(size + n) for n in _noise(len(name), len(steps), size * 0.05)], "stack")
         for name, size in parts.items()
     ]
-    return Chart("attribution", "Where the time of a step goes", "step", "seconds per step", stacks)
+    return Chart("attribution", "Parts of the step time", "step", "seconds per step", stacks)
 
 
 def _attribution_table() -> Table:
@@ -310,7 +305,7 @@ def _corpus_table() -> Table:
     rows = [
         ["raw", "4,590,101", "605 MB", "698 MB"],
         ["cleaned", "4,524,868", "596 MB", "687 MB"],
-        ["tokenised (32,000 pieces)", "4,524,868", "742 MB", "811 MB"],
+        ["tokenised (32,000 subwords)", "4,524,868", "742 MB", "811 MB"],
     ]
     return Table("The training set", ["stage", "lines", "English", "German"], rows, numeric_columns=(1, 2, 3))
 
@@ -323,18 +318,6 @@ def _step_times() -> Chart:
     marks = [Mark(41_950, "restart")]
     return Chart(
         "step-times", "Step time", "step", "seconds per step", [Series("step", steps, seconds)], marks, y_from_zero=True
-    )
-
-
-def _histogram() -> Chart:
-    edges = [1.7 + 0.05 * number for number in range(20)]
-    heights = [round(20_000 * math.exp(-(((edge - 1.95) / 0.12) ** 2))) for edge in edges]
-    return Chart(
-        "histogram",
-        "How often a step takes how long",
-        "seconds per step",
-        "steps",
-        [Series("steps", edges, heights, "bars")],
     )
 
 

@@ -1,4 +1,4 @@
-"""Commands about a run that is over, ours or foreign: the report, the comparison of several, and importing."""
+"""Commands `report` and `import`: the report of a run, the comparison of several, runs of other trainers."""
 
 import glob
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
 
 if TYPE_CHECKING:
+    from dragoman.report.content import Comparison, Report
     from dragoman.report.evidence import Known
-    from dragoman.report.parts import Comparison, Report
 
 PACKED = (".gz", ".xz", ".bz2", ".zst")
 MAX_NAMED = 5
@@ -23,12 +23,10 @@ Sources = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN...",
-        help="A run folder; or the log, logs or folder of a run by another trainer; or several runs to compare.",
+        help="A run folder; the log, logs or folder of a run by another trainer; or several runs to compare.",
     ),
 ]
-RunDir = Annotated[
-    Path | None, typer.Option(help="The run folder that a foreign run is imported into. Default: runs/NAME.")
-]
+RunDir = Annotated[Path | None, typer.Option(help="Run folder for an imported run. Default: runs/NAME.")]
 
 
 def add_report_commands(app: typer.Typer) -> None:
@@ -44,32 +42,32 @@ def add_report_commands(app: typer.Typer) -> None:
 
 def report(
     sources: Sources,
-    open_page: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the report. Default: that of the run.")
+        Path | None, typer.Option("--output", "-o", help="Folder for the report. Default: the run folder.")
     ] = None,
     run_dir: RunDir = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Machines, where the log does not say.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of each machine.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Which GPU, e.g. V100; `dragoman plan --list` has all.")] = None,
-    link: Annotated[str | None, typer.Option(help="The network between machines, e.g. 1000Mbit.")] = None,
-    price_per_hour: Annotated[float | None, typer.Option(min=0, help="What an hour of all machines cost.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Each of several logs is a run of its own.")] = False,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of machines, if the log does not say.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs per machine.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU model, e.g. V100; `dragoman plan --list` shows all.")] = None,
+    link: Annotated[str | None, typer.Option(help="Network between the machines, e.g. 1000Mbit.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Price per hour of all machines.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Treat each log as a run of its own.")] = False,
     json: Json = False,
 ) -> None:
-    """Answer what people ask about a run: trained? overfitting? network-bound? what would more steps bring? the cost?
+    """Answer eleven questions about a run: Is it trained? Overfitting? Network-bound? What did it cost? And more.
 
-    Reads our run folders, and logs of OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT and the HF Trainer
-    (trainer_state.json), TensorBoard folders and CSV tables; packed ones too.
+    Reads run folders of dragoman; logs of OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT and the HF Trainer
+    (trainer_state.json); TensorBoard folders; and CSV tables. They may be compressed.
     """
+    from dragoman.report.compose import write_report
     from dragoman.report.evidence import Known
-    from dragoman.report.writing import write_report
 
     known = Known(nodes, gpus_per_node, gpu, link, price_per_hour)
     _check_known(known)
     groups = _group(sources, compare)
     if run_dir and len(groups) > 1:
-        raise UsageError("--run-dir is for one foreign run; several are imported into folders of their own.")
+        raise UsageError("--run-dir works with one run only; several runs are imported into a folder each.")
     runs = [_as_run(group, run_dir) for group in groups]
     found = _build(runs, known)
     folder = output or (runs[0].path if len(runs) == 1 else free_run_dir("comparison"))
@@ -77,16 +75,16 @@ def report(
     if json:
         print_json(found.to_json() | {"files": {ending: str(path) for ending, path in files.items()}})
     else:
-        _tell(found, files["html"])
+        _print_report(found, files["html"])
     if open_page:
         import webbrowser
 
         if not webbrowser.open(files["html"].resolve().as_uri()):
-            warn(f"There is no browser to show it in: open {files['html']} yourself.")
+            warn(f"No browser was found: open {files['html']} yourself.")
 
 
 def import_foreign(sources: Sources, run_dir: RunDir = None, json: Json = False) -> None:
-    """Make a run folder of another trainer's log, so that status, verdict and report work on it."""
+    """Turn the log of another trainer into a run folder, so that status, verdict and report work on it."""
     run = _as_run(sources, run_dir, is_foreign=True)
     from dragoman.report.evidence import read_evidence
 
@@ -98,7 +96,7 @@ def import_foreign(sources: Sources, run_dir: RunDir = None, json: Json = False)
         "steps": {"first": evidence.first_step, "last": evidence.last_step},
         "train_records": len(evidence.train),
         "evaluations": len(evidence.evaluations),
-        "failures": evidence.imported.get("failures", []),
+        "failures": [failure.values() for failure in evidence.imported.failures] if evidence.imported else [],
     }
     if json:
         print_json(figures)
@@ -110,7 +108,7 @@ def import_foreign(sources: Sources, run_dir: RunDir = None, json: Json = False)
 
 
 def _check_known(known: "Known") -> None:
-    """Names that are not known are told before anything is read."""
+    """Refuses unknown names of GPUs and links before anything is read."""
     if known.gpu or known.link:
         from dragoman.diagnosis.hardware import load_hardware
         from dragoman.diagnosis.network_estimate import find_device
@@ -123,17 +121,17 @@ def _check_known(known: "Known") -> None:
 
 
 def _group(sources: Sequence[Path], is_each_its_own: bool) -> list[list[Path]]:
-    """Which paths belong to one run: several files do, unless told otherwise; every folder is a run of its own."""
+    """Groups paths by run: several files are one run unless --compare is given; every folder is a run of its own."""
     if is_each_its_own or any(path.is_dir() or _own_run(path) for path in sources):
         return [[path] for path in sources]
     return [list(sources)]
 
 
 def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = False) -> RunFolder:
-    """The run folder that was named, or the one that a foreign run is imported into."""
+    """Returns the named run folder, or imports the run of another trainer into one."""
     if len(paths) == 1 and (run := _own_run(paths[0])) is not None:
         if is_foreign:
-            raise UsageError(f"{run.path} is a run folder already: report and compare it as it is.")
+            raise UsageError(f"{run.path} is already a run folder: use it directly with report.")
         return run
     from dragoman.importing.importer import import_run
 
@@ -143,7 +141,7 @@ def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = Fals
 
 
 def _own_run(path: Path) -> RunFolder | None:
-    """The run of ours that a person points at: by its folder, or by its log or its records; None for anything else."""
+    """Finds the run folder that a path names: itself, or its log or metrics file; None for anything else."""
     run = RunFolder(path)
     if run.exists:
         return run
@@ -153,12 +151,12 @@ def _own_run(path: Path) -> RunFolder | None:
     inside = [each for each in sorted(path.iterdir()) if RunFolder(each).exists] if path.is_dir() else []
     if inside:
         names = ", ".join(str(each) for each in inside[:MAX_NAMED])
-        raise UsageError(f"{path} is a folder of runs: name one, or several to compare ({names}).")
+        raise UsageError(f"{path} is a folder of runs: name one run, or several to compare ({names}).")
     return None
 
 
 def _place_for(paths: Sequence[Path]) -> RunFolder:
-    """runs/NAME; where that is an earlier import of the same log, it is replaced, otherwise another name is found."""
+    """Returns runs/NAME; an earlier import of the same log is replaced, any other folder is left alone."""
     name = paths[0].resolve().name
     for ending in PACKED:
         name = name.removesuffix(ending)
@@ -170,10 +168,10 @@ def _place_for(paths: Sequence[Path]) -> RunFolder:
 
 
 def _is_import_of(run: RunFolder, paths: Sequence[Path]) -> bool:
-    from dragoman.report.evidence import read_json_or_none, table
+    from dragoman.report.recorded import read_imported
 
-    asked = table(read_json_or_none(run.imported)).get("asked_for")
-    return asked == [str(path.resolve()) for path in paths]
+    imported = read_imported(run)
+    return imported is not None and imported.asked_for == [str(path.resolve()) for path in paths]
 
 
 def _build(runs: Sequence[RunFolder], known: "Known") -> "Report | Comparison":
@@ -182,9 +180,9 @@ def _build(runs: Sequence[RunFolder], known: "Known") -> "Report | Comparison":
 
     findings = [Findings(read_evidence(run, known)) for run in runs]
     if len(findings) == 1:
-        from dragoman.report.compose import report_of
+        from dragoman.report.compose import report_findings
 
-        return report_of(findings[0])
+        return report_findings(findings[0])
     if len({run.path.resolve() for run in runs}) < len(runs):
         raise UsageError("The same run was given twice.")
     from dragoman.report.comparison import compare_runs
@@ -192,8 +190,8 @@ def _build(runs: Sequence[RunFolder], known: "Known") -> "Report | Comparison":
     return compare_runs(findings)
 
 
-def _tell(found: "Report | Comparison", page: Path) -> None:
-    from dragoman.report.parts import Report
+def _print_report(found: "Report | Comparison", page: Path) -> None:
+    from dragoman.report.content import Report
 
     say(found.summary)
     for warning in found.warnings:
@@ -202,4 +200,4 @@ def _tell(found: "Report | Comparison", page: Path) -> None:
         say("")
         for number, answer in enumerate(found.answers, 1):
             say(f"{number:>2}. {answer.question} {answer.answer}")
-    say(f"\nThe whole report: {page}")
+    say(f"\nFull report: {page}")

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: text stays text, colours are CSS variables of the page, nothing relies on colour alone."""
+"""Draws charts as inline SVG: text stays text, colours are CSS variables of the page, and no chart needs colour."""
 
 import io
 import itertools
@@ -13,135 +13,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.parts import Chart, Mark, Series, plain_text
-
-
-def tidy_svg(svg: str, key: str, colours: Mapping[str, str]) -> str:
-    """What matplotlib drew, without what a page has already or must not have: names, fonts, rules for all elements."""
-    svg = svg[svg.index("<svg") :]
-    svg = svg[svg.index(">") + 1 :]
-    svg = re.sub(r"<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    used = set(re.findall(r'url\(#(\w+)\)|href="#(\w+)"', svg))
-    names = {name for pair in used for name in pair if name}
-    svg = re.sub(r"<[^>]*>", lambda match: _tidy_tag(match[0], key, names, colours), svg)
-    svg = re.sub(r">\s+<", "><", svg)
-    previous = ""
-    while previous != svg:
-        previous, svg = svg, re.sub(r"<(g|defs)></\1>|<(g|defs)/>", "", svg)
-    return svg.strip()
-
-
-def _tidy_tag(tag: str, key: str, names: set[str], colours: Mapping[str, str]) -> str:
-    prefix = re.sub(r"[^A-Za-z0-9-]", "-", key)
-    tag = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}-{match[1]}"' if match[1] in names else "", tag)
-    tag = re.sub(r'(url\(|href=")#(\w+)', rf"\g<1>#{prefix}-\2", tag).replace("xlink:href", "href")
-    tag = re.sub(r"font-(size|family|weight|style): [^;\"]*;? ?", "", tag)
-    tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
-    tag = re.sub(r' (d|x|y|width|height)="([^"]*)"', _round_numbers, tag)
-    tag = re.sub(r' (fill|stroke)="(#[0-9a-f]{6})"', r' style="\1: \2"', tag)
-    return re.sub(r"#[0-9a-f]{6}", lambda match: colours.get(match[0], match[0]), tag)
-
-
-def _round_numbers(attribute: re.Match[str]) -> str:
-    name, numbers = attribute.groups()
-    # Markers and hatches are so small that a tenth shows; there are few of them.
-    digits = 1 if len(numbers) > 400 or name != "d" else 2
-    rounded = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.{digits}f}".removesuffix(".0"), numbers)
-    return f' {name}="{" ".join(rounded.split())}"'
-
-
-MOST_POINTS = 600
-"""A series has no more: a chart is about as many pixels wide."""
-LARGEST, SMALLEST = 1e100, 1e-100
-"""What is larger, or on a log axis smaller, is no measurement, and the arithmetic of axes would overflow."""
-
-
-def thin_chart(chart: Chart, most_points: int = MOST_POINTS) -> Chart:
-    """The chart with only what can be seen: values its axes can show, and few enough of them."""
-    stacked = [series for series in chart.series if series.look == "stack" and np.isfinite(numbers_of(series.y)).any()]
-    # Heights are added in a stack; on a log axis a part of the same height would look smaller, the higher it stands.
-    chart = replace(chart, is_y_log=chart.is_y_log and not stacked)
-    put_together = dict(zip(map(id, stacked), _share_grid(stacked), strict=True))
-    thinned = [_thin(put_together.get(id(series), series), chart, most_points) for series in chart.series]
-    marks = [mark for mark in chart.marks if abs(mark.x) <= LARGEST and (mark.x > SMALLEST or not chart.is_x_log)]
-    return replace(chart, series=[series for series in thinned if series.x], marks=marks)
-
-
-def _share_grid(stacked: Sequence[Series]) -> list[Series]:
-    """Stacks on one common x axis, thinned by their sum, because they can only be added there."""
-    if not stacked:
-        return []
-    points = [(numbers_of(series.x), np.nan_to_num(numbers_of(series.y))) for series in stacked]
-    orders = [np.argsort(x)[: np.isfinite(x).sum()] for x, _ in points]  # what is not a number comes last
-    points = [(x[order], y[order]) for (x, y), order in zip(points, orders, strict=True)]
-    grid = np.unique(np.concatenate([x for x, _ in points]))
-    layers = [np.interp(grid, x, y, left=0, right=0) if x.size else np.zeros_like(grid) for x, y in points]
-    kept = _extreme_indices(np.sum(layers, axis=0), MOST_POINTS)
-    return [
-        replace(series, x=grid[kept].tolist(), y=layer[kept].tolist())
-        for series, layer in zip(stacked, layers, strict=True)
-    ]
-
-
-def _thin(series: Series, chart: Chart, most_points: int) -> Series:
-    x, y = numbers_of(series.x), numbers_of(series.y)
-    low = numbers_of(series.low) if series.look == "band" else y
-    y = np.where(np.isfinite(low), y, np.nan)
-    if chart.is_y_log:
-        y = np.where((y > SMALLEST) & (low > SMALLEST), y, np.nan)
-    is_on_axis = np.isfinite(x) & ((x > SMALLEST) | (not chart.is_x_log))
-    x, y, low = x[is_on_axis], y[is_on_axis], low[is_on_axis]
-    if not np.isfinite(y).any():
-        return replace(series, x=[], y=[], low=[])
-    choose = _even_indices if series.look in ("points", "stack") else _extreme_indices
-    kept = choose(y, most_points)
-    return replace(
-        series,
-        x=x[kept].tolist(),
-        y=[value if math.isfinite(value) else None for value in y[kept].tolist()],
-        low=low[kept].tolist() if series.look == "band" else [],
-    )
-
-
-def numbers_of(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """Values as an array; what is none, or no measurement, is not a number."""
-    numbers = np.asarray(values, dtype=np.float64)
-    return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)
-
-
-def _even_indices(values: NDArray[np.float64], most_points: int) -> NDArray[np.intp]:
-    """A cloud keeps its density: the smallest and largest value of each stretch would make it look wider."""
-    return np.unique(np.linspace(0, len(values) - 1, min(most_points, len(values))).astype(np.intp))
-
-
-def _extreme_indices(values: NDArray[np.float64], most_points: int) -> NDArray[np.intp]:
-    """The ends, and the smallest and largest value of each stretch in between: no spike is lost."""
-    if len(values) <= most_points:
-        return np.arange(len(values))
-    edges = np.linspace(0, len(values), max(1, (most_points - 2) // 2) + 1).astype(np.intp)
-    kept = {0, len(values) - 1}
-    for start, stop in itertools.pairwise(edges):
-        stretch = values[start:stop]
-        if np.isfinite(stretch).any():
-            kept |= {int(start + np.nanargmin(stretch)), int(start + np.nanargmax(stretch))}
-        else:
-            kept.add(int(start))
-    return np.array(sorted(kept), dtype=np.intp)
-
+from dragoman.report.content import Chart, Mark, Series, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
+MOST_POINTS = 600
+"""Most points of a series: a chart is about as many pixels wide."""
+LARGEST, SMALLEST = 1e100, 1e-100
+"""Values beyond these limits are not drawn: the arithmetic of axes would overflow."""
 MOST_MARK_LABELS = 8
 NUM_COLOURS = 8
 
 _WIDTH, _PLOT_HEIGHT = 520.0, 210.0
 _FONT_SIZE = 13.0
-"""Room is kept for letters of this size; the page shows smaller ones where the chart is wide."""
-_LETTER_WIDTH, _LINE_HEIGHT = 0.58 * _FONT_SIZE, 1.45 * _FONT_SIZE
+"""Space is reserved for text of this size; the page shows smaller text where the chart is wide."""
+_CHARACTER_WIDTH, _LINE_HEIGHT = 0.58 * _FONT_SIZE, 1.45 * _FONT_SIZE
 _RIGHT, _BOTTOM = 14.0, 2.35 * _LINE_HEIGHT
 _LEGEND_HANDLE, _LEGEND_GAP = 26.0, 18.0
 _MOST_LANES = 3
@@ -150,11 +39,11 @@ _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (7, 2, 1.5, 2), (1.5, 1.5)
 _DASHED = (4, 3)
 _MARKERS = "os^DvPX*"
 _HATCHES = ("", "//", "\\\\", "--", "xx", "||", "++", "///")
-"""Only of lines: each dot of a hatch is a path of its own in the file."""
+"""Hatches of lines only: each dot of a dotted hatch would be a path of its own in the file."""
 _FEW_POINTS, _MANY_POINTS = 30, 300
-"""Few are shown one by one besides the line through them; many make a busy line, which is drawn thinner."""
+"""Series with few points show a marker at each; series with many are drawn with a thinner line."""
 
-# Colours that nobody would choose, so that each can be found again and replaced.
+# Unusual colours, so that each can be found in the SVG and replaced by a CSS variable.
 _INK, _MUTED, _GRID, _PAPER = "#fe01d0", "#fe01d1", "#fe01d2", "#fe01d3"
 _SERIES = tuple(f"#fe02d{number}" for number in range(NUM_COLOURS))
 _VARIABLES = {
@@ -169,7 +58,7 @@ _SETTINGS: Any = {
     "svg.hashsalt": "dragoman",
     "text.parse_math": False,  # "$34 … $50" is money
     "font.size": _FONT_SIZE,
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib: measured alike everywhere
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so text is measured the same everywhere
     "hatch.linewidth": 1.1,
     "axes.unicode_minus": True,
     "path.simplify": True,
@@ -179,7 +68,7 @@ _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 @dataclass(frozen=True)
 class _Style:
-    """How a series differs from the others, with and without colour."""
+    """Look of a series, with and without colour."""
 
     colour: str
     dash: tuple[float, ...]
@@ -188,14 +77,14 @@ class _Style:
 
 
 def draw_chart(chart: Chart) -> str:
-    """One SVG element, or nothing where no value can be drawn."""
+    """Draws one SVG element; empty where no value can be drawn."""
     chart = thin_chart(chart)
     if not chart.series:
         return ""
     import matplotlib as mpl
 
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
-        # Letters that the measuring font lacks are shown by the reader's own fonts.
+        # Glyphs that this font lacks are shown by the reader's own fonts.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         figure, axes = _draw_axes(chart)
         with io.StringIO() as file:
@@ -222,7 +111,7 @@ def _draw_axes(chart: Chart) -> "tuple[Figure, Axes]":
     _set_ticks(axes.xaxis, axes.get_xlim(), chart.is_x_log, is_counted)
     labels = _set_ticks(axes.yaxis, axes.get_ylim(), chart.is_y_log, is_counted=False)
     _set_frame(axes)
-    left = 12 + _LETTER_WIDTH * max((len(label) for label in labels), default=1)
+    left = 12 + _CHARACTER_WIDTH * max((len(label) for label in labels), default=1)
     _arrange(figure, axes, chart, styles, left)
     return figure, axes
 
@@ -237,12 +126,12 @@ def _set_scales(axes: "Axes", chart: Chart) -> None:
 
 def _starts_at_zero(axes: "Axes", chart: Chart) -> bool:
     lowest = min(value for series in chart.series for value in series.y if value is not None)
-    has_area = any(series.look in ("stack", "bars") for series in chart.series)
+    has_area = any(series.look == "stack" for series in chart.series)
     return (chart.y_from_zero or has_area) and not chart.is_y_log and lowest >= 0 and axes.get_ylim()[1] > 0
 
 
 def _styles(all_series: Sequence[Series]) -> Iterator[_Style]:
-    """A band belongs to the series before it and shares its colour; a first band to the one after it."""
+    """Yields the style of each series; a band shares the colour of the series before it (a first one, of the next)."""
     num_coloured = 0
     for series in all_series:
         number = max(0, num_coloured - 1) if series.look == "band" else num_coloured
@@ -257,7 +146,6 @@ def _styles(all_series: Sequence[Series]) -> Iterator[_Style]:
 
 def _draw_series(axes: "Axes", all_series: Sequence[Series], styles: Sequence[_Style]) -> None:
     floor: NDArray[np.float64] | float = 0.0
-    bars = [series for series in all_series if series.look == "bars"]
     for series, style in zip(all_series, styles, strict=True):
         x, y = numbers_of(series.x), numbers_of(series.y)
         match series.look:
@@ -268,10 +156,6 @@ def _draw_series(axes: "Axes", all_series: Sequence[Series], styles: Sequence[_S
                 top = floor + np.nan_to_num(y)
                 axes.fill_between(x, floor, top, **_area(style), zorder=2)
                 floor = top
-            case "bars":
-                width = _bar_width(bars)
-                offset = (bars.index(series) - (len(bars) - 1) / 2) * width
-                axes.bar(x + offset, y, width, **_area(style), zorder=2)
             case "points":
                 axes.plot(x, y, **_marker(style), markersize=4, alpha=0.75)
             case _:
@@ -284,7 +168,7 @@ def _draw_line(
     axes.plot(x, y, **_line(style, is_thin=len(x) > _MANY_POINTS))
     is_shown = np.isfinite(y)
     if not has_markers:
-        # A value between two gaps has no line to be seen by.
+        # A value between two gaps is visible only with a marker.
         padded = np.concatenate([[False], is_shown, [False]])
         is_shown &= ~(padded[:-2] | padded[2:])
     if is_shown.any():
@@ -307,12 +191,6 @@ def _marker(style: _Style) -> dict[str, Any]:
 
 def _area(style: _Style) -> dict[str, Any]:
     return {"facecolor": style.colour, "edgecolor": _PAPER, "hatch": style.hatch, "linewidth": 0.6}
-
-
-def _bar_width(bars: Sequence[Series]) -> float:
-    places = np.unique(np.concatenate([numbers_of(series.x) for series in bars]))
-    spacing = float(np.diff(places).min()) if len(places) > 1 else 1.0
-    return 0.86 * spacing / len(bars)
 
 
 def _set_ticks(axis: "Axis", limits: tuple[float, float], is_log: bool, is_counted: bool) -> list[str]:
@@ -345,7 +223,7 @@ def _tick_labels(ticks: Sequence[float], is_log: bool) -> list[str]:
 
 
 def _brief(value: float) -> str:
-    """As short as it can be said: 200,000, 0.05, 5e-05."""
+    """Formats a number as short as possible: 200,000, 0.05, 5e-05."""
     return f"{value:,.0f}" if 1 <= abs(value) < 1e7 and value == round(value) else f"{value:.4g}"
 
 
@@ -359,7 +237,7 @@ def _set_frame(axes: "Axes") -> None:
 
 
 def _arrange(figure: "Figure", axes: "Axes", chart: Chart, styles: Sequence[_Style], left: float) -> None:
-    """From the top: legend, what is measured, labels of marks, the plot, its x axis."""
+    """Places, from the top: legend, y label, labels of marks, the plot, its x axis."""
     width = _WIDTH - left - _RIGHT
     legend = _legend_places(chart.series) if len(chart.series) > 1 else []
     lanes = _mark_lanes(axes, chart.marks, width)
@@ -378,13 +256,13 @@ def _arrange(figure: "Figure", axes: "Axes", chart: Chart, styles: Sequence[_Sty
 
 
 def _write(figure: "Figure", x: float, line: float, text: str, colour: str, align: str = "left") -> None:
-    """Lines are counted from the top."""
+    """Writes text; lines are counted from the top."""
     y = 1 - (line + 0.8) * _LINE_HEIGHT / (72 * figure.get_figheight())
     figure.text(x / _WIDTH, y, _shorten(text), color=colour, horizontalalignment=align)
 
 
 def _legend_places(all_series: Sequence[Series]) -> list[tuple[int, float]]:
-    """Line and x of each entry, as words are set in a paragraph."""
+    """Returns line and x of each entry, wrapped like words in a paragraph."""
     places, line, x = [], 0, 0.0
     for series in all_series:
         width = _LEGEND_HANDLE + _text_width(series.name)
@@ -405,12 +283,12 @@ def _draw_legend(
 
 
 def _draw_handle(figure: "Figure", x: float, y: float, series: Series, style: _Style) -> None:
-    """The same line, marker or area as in the plot."""
+    """Draws the line, marker or area of a legend entry as in the plot."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
 
     ends = [x, x + _LEGEND_HANDLE - 6]
-    if series.look in ("band", "stack", "bars"):
+    if series.look in ("band", "stack"):
         is_band = series.look == "band"
         area = {"color": style.colour, "alpha": 0.25} if is_band else _area(style)
         figure.add_artist(Rectangle((x, y - 5), ends[1] - x, 10, transform=None, **area))
@@ -422,7 +300,7 @@ def _draw_handle(figure: "Figure", x: float, y: float, series: Series, style: _S
 
 
 def _mark_lanes(axes: "Axes", marks: Sequence[Mark], width: float) -> list[tuple[Mark, float, int]]:
-    """Marks with the x of their label inside the plot and a lane in which it meets no other; some may find none."""
+    """Returns marks with the x of their label and a lane without overlaps; marks that fit into no lane are left out."""
     if len(marks) > MOST_MARK_LABELS:
         return []
     to_scale = axes.xaxis.get_transform().transform
@@ -446,11 +324,11 @@ def _shorten(text: str) -> str:
 
 
 def _text_width(text: str) -> float:
-    return _LETTER_WIDTH * len(_shorten(text))
+    return _CHARACTER_WIDTH * len(_shorten(text))
 
 
 def _opening_tag(chart: Chart, figure: "Figure", axes: "Axes") -> str:
-    """Says to a screen reader what is drawn, and to the page's script where a value is."""
+    """Returns the svg tag, with a label for screen readers and the axes for the page's script."""
     height = 72 * figure.get_figheight()
     box = axes.get_position()
     frame = (box.x0 * _WIDTH, (1 - box.y1) * height, box.x1 * _WIDTH, (1 - box.y0) * height)
@@ -462,3 +340,110 @@ def _opening_tag(chart: Chart, figure: "Figure", axes: "Axes") -> str:
         f'data-x="{" ".join(map(repr, map(float, axes.get_xlim())))}" '
         f'data-y="{" ".join(map(repr, map(float, axes.get_ylim())))}">'
     )
+
+
+def thin_chart(chart: Chart, most_points: int = MOST_POINTS) -> Chart:
+    """Returns the chart with only the values that its axes can show, thinned to a number that can be seen."""
+    stacked = [series for series in chart.series if series.look == "stack" and np.isfinite(numbers_of(series.y)).any()]
+    # Stacks need a linear axis: on a log axis, equal values look smaller the higher they are stacked.
+    chart = replace(chart, is_y_log=chart.is_y_log and not stacked)
+    put_together = dict(zip(map(id, stacked), _share_grid(stacked), strict=True))
+    thinned = [_thin(put_together.get(id(series), series), chart, most_points) for series in chart.series]
+    marks = [mark for mark in chart.marks if abs(mark.x) <= LARGEST and (mark.x > SMALLEST or not chart.is_x_log)]
+    return replace(chart, series=[series for series in thinned if series.x], marks=marks)
+
+
+def _share_grid(stacked: Sequence[Series]) -> list[Series]:
+    """Interpolates stacks at common x values, where they can be added, and thins them by their sum."""
+    if not stacked:
+        return []
+    points = [(numbers_of(series.x), np.nan_to_num(numbers_of(series.y))) for series in stacked]
+    orders = [np.argsort(x)[: np.isfinite(x).sum()] for x, _ in points]  # NaN is sorted to the end
+    points = [(x[order], y[order]) for (x, y), order in zip(points, orders, strict=True)]
+    grid = np.unique(np.concatenate([x for x, _ in points]))
+    layers = [np.interp(grid, x, y, left=0, right=0) if x.size else np.zeros_like(grid) for x, y in points]
+    kept = _extreme_indices(np.sum(layers, axis=0), MOST_POINTS)
+    return [
+        replace(series, x=grid[kept].tolist(), y=layer[kept].tolist())
+        for series, layer in zip(stacked, layers, strict=True)
+    ]
+
+
+def _thin(series: Series, chart: Chart, most_points: int) -> Series:
+    x, y = numbers_of(series.x), numbers_of(series.y)
+    low = numbers_of(series.low) if series.look == "band" else y
+    y = np.where(np.isfinite(low), y, np.nan)
+    if chart.is_y_log:
+        y = np.where((y > SMALLEST) & (low > SMALLEST), y, np.nan)
+    is_on_axis = np.isfinite(x) & ((x > SMALLEST) | (not chart.is_x_log))
+    x, y, low = x[is_on_axis], y[is_on_axis], low[is_on_axis]
+    if not np.isfinite(y).any():
+        return replace(series, x=[], y=[], low=[])
+    choose = _even_indices if series.look in ("points", "stack") else _extreme_indices
+    kept = choose(y, most_points)
+    return replace(
+        series,
+        x=x[kept].tolist(),
+        y=[value if math.isfinite(value) else None for value in y[kept].tolist()],
+        low=low[kept].tolist() if series.look == "band" else [],
+    )
+
+
+def numbers_of(values: Sequence[float | None]) -> NDArray[np.float64]:
+    """Returns values as an array, with NaN for None and for values beyond the limits."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)
+
+
+def _even_indices(values: NDArray[np.float64], most_points: int) -> NDArray[np.intp]:
+    """Returns indices at even distances: extremes would make a cloud of points look wider."""
+    return np.unique(np.linspace(0, len(values) - 1, min(most_points, len(values))).astype(np.intp))
+
+
+def _extreme_indices(values: NDArray[np.float64], most_points: int) -> NDArray[np.intp]:
+    """Returns the ends, and the smallest and largest value of each stretch between them, so that no spike is lost."""
+    if len(values) <= most_points:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), max(1, (most_points - 2) // 2) + 1).astype(np.intp)
+    kept = {0, len(values) - 1}
+    for start, stop in itertools.pairwise(edges):
+        stretch = values[start:stop]
+        if np.isfinite(stretch).any():
+            kept |= {int(start + np.nanargmin(stretch)), int(start + np.nanargmax(stretch))}
+        else:
+            kept.add(int(start))
+    return np.array(sorted(kept), dtype=np.intp)
+
+
+def tidy_svg(svg: str, key: str, colours: Mapping[str, str]) -> str:
+    """Removes from the output of matplotlib what a page must not repeat: ids, fonts, global style rules."""
+    svg = svg[svg.index("<svg") :]
+    svg = svg[svg.index(">") + 1 :]
+    svg = re.sub(r"<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r'url\(#(\w+)\)|href="#(\w+)"', svg))
+    names = {name for pair in used for name in pair if name}
+    svg = re.sub(r"<[^>]*>", lambda match: _tidy_tag(match[0], key, names, colours), svg)
+    svg = re.sub(r">\s+<", "><", svg)
+    previous = ""
+    while previous != svg:
+        previous, svg = svg, re.sub(r"<(g|defs)></\1>|<(g|defs)/>", "", svg)
+    return svg.strip()
+
+
+def _tidy_tag(tag: str, key: str, names: set[str], colours: Mapping[str, str]) -> str:
+    prefix = re.sub(r"[^A-Za-z0-9-]", "-", key)
+    tag = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}-{match[1]}"' if match[1] in names else "", tag)
+    tag = re.sub(r'(url\(|href=")#(\w+)', rf"\g<1>#{prefix}-\2", tag).replace("xlink:href", "href")
+    tag = re.sub(r"font-(size|family|weight|style): [^;\"]*;? ?", "", tag)
+    tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
+    tag = re.sub(r' (d|x|y|width|height)="([^"]*)"', _round_numbers, tag)
+    tag = re.sub(r' (fill|stroke)="(#[0-9a-f]{6})"', r' style="\1: \2"', tag)
+    return re.sub(r"#[0-9a-f]{6}", lambda match: colours.get(match[0], match[0]), tag)
+
+
+def _round_numbers(attribute: re.Match[str]) -> str:
+    name, numbers = attribute.groups()
+    # Short paths are markers and hatches, which are so small that a tenth is visible.
+    digits = 1 if len(numbers) > 400 or name != "d" else 2
+    rounded = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.{digits}f}".removesuffix(".0"), numbers)
+    return f' {name}="{" ".join(rounded.split())}"'

@@ -1,37 +1,75 @@
-"""Several runs side by side: their curves by step, time and cost, how they were set, and which is better."""
+"""Compares several runs: curves by step, time and cost, settings that differ, and which run is better.
 
+BLEU is compared by paired bootstrap over the sentences that both runs translated.
+"""
+
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, format_step
-from dragoman.report.answers.duration import describe_hours
-from dragoman.report.compose import facts_of
-from dragoman.report.evidence import Evidence, Floats
+from dragoman.report.answers.speed import describe_hours
+from dragoman.report.compose import collect_facts
+from dragoman.report.content import Chart, Comparison, ReportSection, Series, Table, format_value
+from dragoman.report.evidence import Curve, Evidence, Floats
 from dragoman.report.findings import Findings
-from dragoman.report.parts import Chart, Comparison, Section, Series, Table, printed
-from dragoman.report.significance import compare_bleu, read_judged
-from dragoman.run.status import number_or_none
+from dragoman.run.folder import RunFolder
 
 NOT_SETTINGS = ("provenance",)
 NO_VALUE = "–"
+NUM_RESAMPLES = 2_000
+NUM_COUNTS = 10
+"""Counts of a sentence: both lengths, matching and possible n-grams of 1 to 4 words."""
+MAX_SENTENCES = 100_000
+MOST_WORDS = 1e9
+"""Largest count of a sentence: sums of larger ones might overflow."""
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class DevTranslations:
+    """The dev set as a run translated it last."""
+
+    step: int
+    sources: list[str]
+    references: list[str]
+    counts: Floats
+
+
+@dataclass(frozen=True)
+class BleuDifference:
+    """How much better the second run is than the first, in points of BLEU."""
+
+    points: float
+    low: float
+    high: float
+    """Ends of the 95% interval."""
+    p: float
+    """Two-sided probability of at least this difference by the choice of sentences alone."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether chance is an unlikely explanation."""
+        return self.p < SIGNIFICANT
 
 
 def compare_runs(all_findings: Sequence[Findings]) -> Comparison:
-    """The whole comparison."""
+    """Builds the comparison."""
     named = dict(zip(_names([each.evidence for each in all_findings]), all_findings, strict=True))
     judgements, warnings = _judge(named)
-    best = judgements[0] if judgements else "Which run is better cannot be said: not two of them were judged."
+    best = judgements[0] if judgements else "Cannot compare: fewer than two runs were evaluated."
     sections = [
-        Section("Which is better", judgements, tables=[_figures(named)]),
-        Section("Curves", charts=[chart for chart in _charts(named) if chart.series]),
-        Section("Differences in configuration", tables=[_differences(named)]),
+        ReportSection("Which is better", judgements, tables=[_figures(named)]),
+        ReportSection("Curves", charts=[chart for chart in _charts(named) if chart.series]),
+        ReportSection("Settings that differ", tables=[_differences(named)]),
     ]
     facts = {
-        "runs": [{"name": name} | facts_of(each) for name, each in named.items()],
+        "runs": [{"name": name} | collect_facts(each) for name, each in named.items()],
         "judgements": judgements,
         "differences": _differing_settings(named),
     }
@@ -39,7 +77,7 @@ def compare_runs(all_findings: Sequence[Findings]) -> Comparison:
 
 
 def _names(evidences: Sequence[Evidence]) -> list[str]:
-    """The names of the folders, with a number behind those that occur twice."""
+    """Returns the names of the folders, with a number after names that occur twice."""
     names: list[str] = []
     for evidence in evidences:
         own = evidence.run.path.resolve().name
@@ -61,12 +99,12 @@ def _figures(named: dict[str, Findings]) -> Table:
         row("last dev loss", [_text("{:.4f}", _last(each.dev_loss)) for each in runs]),
         row("best dev loss", [_text("{:.4f}", _lowest(each.dev_loss)) for each in runs]),
         row("last BLEU", [_text("{:.2f}", _last(each.bleu)) + _kind(each) for each in runs]),
-        row("a step (median)", [format_step(each.step_times.median) if each.step_times else "" for each in runs]),
+        row("median time per step", [format_step(each.step_times.median) if each.step_times else "" for each in runs]),
         row("time", [describe_hours(each.wall_seconds) if each.wall_seconds else "" for each in runs]),
         row("cost", [_text("{:,.2f}", each.cost) for each in runs]),
-        row("held back by", [BOTTLENECK_WORDS.get(each.verdict.bottleneck, "") for each in runs]),
+        row("limited by", [BOTTLENECK_WORDS.get(each.verdict.bottleneck, "") for each in runs]),
     ]
-    return Table("In figures", ["", *named], rows, tuple(range(1, len(named) + 1)))
+    return Table("Figures", ["", *named], rows, tuple(range(1, len(named) + 1)))
 
 
 def _text(pattern: str, value: float | None) -> str:
@@ -74,14 +112,14 @@ def _text(pattern: str, value: float | None) -> str:
 
 
 def _kind(findings: Findings) -> str:
-    return " (teacher-forced)" if findings.bleu_name == "teacher_forced_bleu" and len(findings.bleu[0]) else ""
+    return " (teacher-forced)" if findings.is_bleu_forced and len(findings.bleu[0]) else ""
 
 
-def _last(points: tuple[Floats, Floats]) -> float | None:
+def _last(points: Curve) -> float | None:
     return float(points[1][-1]) if len(points[1]) else None
 
 
-def _lowest(points: tuple[Floats, Floats]) -> float | None:
+def _lowest(points: Curve) -> float | None:
     return float(points[1].min()) if len(points[1]) else None
 
 
@@ -109,11 +147,11 @@ def _charts(named: dict[str, Findings]) -> list[Chart]:
 
 
 def _along(findings: Findings, steps: Floats, axis: str) -> Floats | None:
-    """The steps themselves, the hours of training until then, or what those cost."""
+    """Returns the steps, the hours of training until each step, or their cost; None where that is not known."""
     if axis == "step":
         return steps
     price = findings.evidence.price_per_hour
-    if findings.step_times is None or (axis == "cost" and price is None):
+    if not len(findings.evidence.step_seconds) or (axis == "cost" and price is None):
         return None
     ends = np.cumsum(findings.evidence.step_seconds * findings.interval_steps) / 3600
     at = np.cumsum(findings.interval_steps)
@@ -122,11 +160,11 @@ def _along(findings: Findings, steps: Floats, axis: str) -> Floats | None:
 
 
 def _differing_settings(named: dict[str, Findings]) -> dict[str, dict[str, Any]]:
-    """Settings that are not the same in all runs, by name."""
+    """Returns the settings that are not the same in all runs, by name."""
     flat = {name: dict(_flatten(each.evidence.config)) for name, each in named.items()}
     keys = sorted({key for settings in flat.values() for key in settings})
     values = {key: {name: settings.get(key) for name, settings in flat.items()} for key in keys}
-    return {key: found for key, found in values.items() if len({printed(value) for value in found.values()}) > 1}
+    return {key: found for key, found in values.items() if len({format_value(value) for value in found.values()}) > 1}
 
 
 def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -140,62 +178,57 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _differences(named: dict[str, Findings]) -> Table:
     rows = [
-        [key, *(NO_VALUE if value is None else printed(value) for value in values.values())]
+        [key, *(NO_VALUE if value is None else format_value(value) for value in values.values())]
         for key, values in _differing_settings(named).items()
     ]
     return Table("Settings that differ" if rows else "All settings are the same", ["setting", *named], rows)
 
 
 def _judge(named: dict[str, Findings]) -> tuple[list[str], list[str]]:
-    """Sentences on which run is better, the clearest first, and what makes them doubtful."""
-    judged = {name: found for name, each in named.items() if (found := read_judged(each.evidence.run)) is not None}
-    sentences: list[str] = []
-    if len(judged) >= 2:
-        sentences += _judge_translations(named, judged)
+    """Returns messages about which run is better, the clearest first, and warnings about them."""
+    translated = {
+        name: found for name, each in named.items() if (found := read_translations(each.evidence.run)) is not None
+    }
+    messages = _judge_translations(named, translated) if len(translated) >= 2 else []
     losses = {name: each for name, each in named.items() if _last(each.dev_loss) is not None}
     doubts = _doubts_about_losses(named)
     if len(losses) >= 2 and doubts:
-        sentences.append("Their losses are not on one scale: translate one test set with each, and compare the BLEU.")
+        messages.append("The losses are not comparable: translate one test set with each run, and compare the BLEU.")
     elif len(losses) >= 2:
-        sentences.append(_judge_losses(losses))
-    return sentences, doubts + _doubts(named)
+        messages.append(_judge_losses(losses))
+    return messages, doubts + _doubts(named)
 
 
-def _judge_translations(named: dict[str, Findings], judged: dict[str, Any]) -> list[str]:
-    scores = {name: _last(named[name].bleu) or 0.0 for name in judged}
+def _judge_translations(named: dict[str, Findings], translated: dict[str, DevTranslations]) -> list[str]:
+    scores = {name: _last(named[name].bleu) or 0.0 for name in translated}
+    ranking = sorted(translated, key=scores.__getitem__, reverse=True)
     best = max(scores, key=scores.__getitem__)
-    sentences = []
-    for name in sorted(judged, key=scores.__getitem__, reverse=True):
-        if name == best:
-            continue
-        difference = compare_bleu(judged[name], judged[best])
-        if difference is None:
-            sentences.append(f"{best} and {name} translated different dev sets: their BLEU cannot be compared.")
-            continue
-        interval = f"{difference.low:+.1f} to {difference.high:+.1f}"
-        if difference.is_significant:
-            sentences.append(
-                f"{best} translates better than {name}: BLEU {difference.points:+.1f} ({interval}), significant "
-                f"(p = {difference.p:.2g}, paired bootstrap over {len(judged[name].counts):,} sentences)."
-            )
-        else:
-            sentences.append(
-                f"{best} and {name} do not differ significantly: BLEU {difference.points:+.1f} ({interval}), "
-                f"p = {difference.p:.2g} by paired bootstrap."
-            )
-    return sentences
+    return [_compare_pair(best, name, translated) for name in ranking if name != best]
+
+
+def _compare_pair(best: str, other: str, translated: dict[str, DevTranslations]) -> str:
+    difference = compare_bleu(translated[other], translated[best])
+    if difference is None:
+        return f"{best} and {other} translated different dev sets: their BLEU cannot be compared."
+    bleu = f"BLEU {difference.points:+.1f} ({difference.low:+.1f} to {difference.high:+.1f})"
+    if difference.is_significant:
+        return (
+            f"{best} translates better than {other}: {bleu}, significant (p = {difference.p:.2g}, paired bootstrap "
+            f"over {len(translated[other].counts):,} sentences)."
+        )
+    return f"{best} and {other} do not differ significantly: {bleu}, p = {difference.p:.2g} by paired bootstrap."
 
 
 def _judge_losses(named: dict[str, Findings]) -> str:
-    """By the fitted curves at the last step that all have reached, against the noise of their evaluations."""
+    """Compares the fitted curves at the last step that all have reached, relative to the noise of evaluations."""
     last = min(float(each.dev_loss[0][-1]) for each in named.values())
     if last < max(float(each.dev_loss[0][each.dev_loss[0] > 0][:1].sum()) for each in named.values()):
-        return "One of them ended before another was judged for the first time: their losses have no step in common."
+        return "One run ended before another was first evaluated: their losses have no step in common."
     fits = {name: each.loss_forecast.fit for name, each in named.items() if each.loss_forecast is not None}
     if len(fits) < len(named):
         ends = {name: _last(each.dev_loss) or 0.0 for name, each in named.items()}
         best = min(ends, key=ends.__getitem__)
-        return f"{best} ends with the lowest dev loss, {ends[best]:.4f}; too few evaluations tell whether by chance."
+        return f"{best} ends with the lowest dev loss, {ends[best]:.4f}; that may be chance, with so few evaluations."
     values = {name: float(fit.curve([last]).value[0]) for name, fit in fits.items()}
     best, second = sorted(values, key=values.__getitem__)[:2]
     noise = math.hypot(fits[best].noise, fits[second].noise)
@@ -208,15 +241,12 @@ def _judge_losses(named: dict[str, Findings]) -> str:
 
 
 def _doubts_about_losses(named: dict[str, Findings]) -> list[str]:
+    evidences = [each.evidence for each in named.values()]
     doubts = []
-    smoothing = {number_or_none(each.evidence.training.get("label_smoothing")) for each in named.values()} - {None}
-    if len(smoothing) > 1:
-        doubts.append("Label smoothing differs: losses of these runs are not on one scale.")
-    corpora = {
-        str(each.evidence.manifest.get("key") or each.evidence.facts.get("dev_files")) for each in named.values()
-    }
-    if len(corpora) > 1:
-        doubts.append("These runs learned from different corpora or vocabularies: losses per piece are not comparable.")
+    if len({evidence.settings.training.label_smoothing for evidence in evidences} - {None}) > 1:
+        doubts.append("Label smoothing differs: the losses of these runs are not comparable.")
+    if len({evidence.corpus.key or str(evidence.facts.dev_files) for evidence in evidences}) > 1:
+        doubts.append("These runs used different corpora or vocabularies: losses per subword are not comparable.")
     return doubts
 
 
@@ -224,7 +254,60 @@ def _doubts(named: dict[str, Findings]) -> list[str]:
     doubts = []
     kinds = {each.bleu_name for each in named.values() if len(each.bleu[0])}
     if len(kinds) > 1:
-        doubts.append("BLEU of translations and teacher-forced BLEU stand side by side: they are not comparable.")
+        doubts.append("Some runs have BLEU of translations, others teacher-forced BLEU: these are not comparable.")
     if len({each.evidence.price_per_hour for each in named.values()}) > 1:
-        doubts.append("Not all runs have the same price per hour.")
+        doubts.append("The runs have different prices per hour.")
     return doubts
+
+
+def read_translations(run: RunFolder) -> DevTranslations | None:
+    """Reads translations.jsonl; None where it is missing or damaged."""
+    try:
+        with run.translations.open(encoding="utf-8") as file:
+            head = json.loads(file.readline())
+            rows = [json.loads(line) for _, line in zip(range(MAX_SENTENCES), file, strict=False)]
+        counts = np.array([row["bleu_counts"] for row in rows], dtype=np.float64).reshape(len(rows), NUM_COUNTS)
+        texts = [[str(row[name]) for row in rows] for name in ("source", "reference")]
+        return DevTranslations(int(head["step"]), texts[0], texts[1], counts) if rows and _are_counts(counts) else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _are_counts(counts: Floats) -> bool:
+    """Whether BLEU can be computed: matches never exceed totals, and there are no more long n-grams than short ones."""
+    matches, totals = counts[:, 2:6], counts[:, 6:]
+    is_bounded = np.all((counts >= 0) & (counts <= MOST_WORDS))
+    return bool(is_bounded and np.all(matches <= totals) and np.all(np.diff(totals, axis=1) <= 0))
+
+
+def compare_bleu(first: DevTranslations, second: DevTranslations) -> BleuDifference | None:
+    """Compares two runs by paired bootstrap; None unless both translated the same sentences."""
+    if first.sources != second.sources or first.references != second.references:
+        return None
+    num_sentences = len(first.counts)
+    random = np.random.default_rng(0)
+    differences = np.empty(NUM_RESAMPLES)
+    for index in range(NUM_RESAMPLES):
+        times = np.bincount(random.integers(0, num_sentences, num_sentences), minlength=num_sentences)
+        differences[index] = bleu_of(times @ second.counts) - bleu_of(times @ first.counts)
+    points = bleu_of(second.counts.sum(axis=0)) - bleu_of(first.counts.sum(axis=0))
+    low, high = np.quantile(differences, [0.025, 0.975])
+    wrong_way = float(np.mean(differences <= 0 if points > 0 else differences >= 0))
+    return BleuDifference(points, float(low), float(high), min(1.0, 2 * max(wrong_way, 1 / NUM_RESAMPLES)))
+
+
+def bleu_of(counts: Sequence[float] | Floats) -> float:
+    """Computes corpus BLEU, 0 to 100, from summed counts, smoothed as sacreBLEU does by default."""
+    length, reference_length, *rest = (float(count) for count in counts)
+    matches, totals = rest[:4], rest[4:]
+    if not length or not totals[3] or not matches[0]:
+        return 0.0
+    log_precision, smoothing = 0.0, 1.0
+    for match, total in zip(matches, totals, strict=True):
+        if match == 0:
+            smoothing *= 2
+            log_precision += math.log(1 / (smoothing * total))
+        else:
+            log_precision += math.log(match / total)
+    brevity = min(0.0, 1 - reference_length / length)
+    return 100 * math.exp(log_precision / 4 + brevity)

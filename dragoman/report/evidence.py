@@ -1,7 +1,6 @@
-"""All a report argues from: the files of a run, read once, checked and put in order."""
+"""Evidence for a report: all files of a run, read once, checked and put in order."""
 
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
@@ -10,25 +9,52 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from dragoman.model.shape import ModelShape, count_parameters, resolve_shape, shape_from_dict
+from dragoman.report.recorded import (
+    CorpusFacts,
+    ImportedFile,
+    RecordedConfig,
+    read_config,
+    read_corpus_facts,
+    read_imported,
+    read_model_table,
+)
+from dragoman.run.config import ModelSettings
 from dragoman.run.errors import UserError
-from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
-from dragoman.run.following import observe_run
-from dragoman.run.status import number_or_none
-from dragoman.run.summary import Record, parse_record
+from dragoman.run.records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    ImportedFacts,
+    PredictionRecord,
+    Record,
+    RefusedLineError,
+    RestartRecord,
+    ScoreRecord,
+    TrainRecord,
+    number_or_none,
+    parse_object,
+    parse_record,
+    records_of,
+    validate,
+)
+from dragoman.run.status import observe_run
 
 Floats = NDArray[np.float64]
+Curve = tuple[Floats, Floats]
+"""Steps and values."""
 MAX_TRAIN_RECORDS = 100_000
 """More are thinned out: a curve needs no more points, and a report must fit into memory."""
 MAX_RECORD_CHARACTERS = 1_000_000
 MAX_SCORES = 1_000
+MAX_REFUSED_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a person knows of a run that its files do not tell."""
+    """Facts that the user states because the files of the run lack them."""
 
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -39,151 +65,150 @@ class Known:
 
 @dataclass(frozen=True)
 class Restart:
-    """One time the run began again."""
+    """One restart of the run from a checkpoint."""
 
     step: int
     cause: str
     repeated_steps: int
-    """Made once more, because the checkpoint was older."""
+    """Steps that were trained again because the checkpoint was older."""
     repeated_seconds: float
     silent_seconds: float | None
-    """From the last sign of life to the restart; None where the records have no times."""
+    """Time from the last record to the restart; None where the records have no times."""
+
+
+@dataclass
+class RefusedLines:
+    """Lines of metrics.jsonl that are JSON but not records."""
+
+    number: int = 0
+    first: list[str] = field(default_factory=list)
+    """The first few, each with its line number and what is wrong with it."""
+
+    def add(self, line_number: int, error: RefusedLineError) -> None:
+        """Counts a line and keeps its description if it is among the first."""
+        self.number += 1
+        if len(self.first) < MAX_REFUSED_SHOWN:
+            self.first.append(f"line {line_number:,} was skipped: {error}")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run as its files tell it."""
+    """Content of the files of a run."""
 
     run: RunFolder
     known: Known
     config: dict[str, Any]
-    imported: dict[str, Any]
-    """Empty for our own runs."""
-    train: list[Record]
-    """Logged intervals of steps; those that were made again after a restart are there once."""
-    evaluations: list[Record]
-    checkpoints: list[Record]
+    """All of config.toml, for display; `settings` has the values that the report uses."""
+    settings: RecordedConfig
+    imported: ImportedFile | None
+    """None for our own runs."""
+    train: list[TrainRecord]
+    """Logged intervals of steps; steps that were trained again after a restart are there once."""
+    evaluations: list[EvaluationRecord]
+    checkpoints: list[CheckpointRecord]
     restarts: list[Restart]
-    predictions: list[Record]
+    predictions: list[PredictionRecord]
     records: list[Record] = field(repr=False)
-    """All, in the order they were written."""
+    """All records, in the order they were written."""
+    refused: RefusedLines
     state: str = "unknown"
 
     @cached_property
-    def scores(self) -> list[Record]:
-        """On test sets, as `dragoman evaluate` noted them; the last of each step and set."""
+    def scores(self) -> list[ScoreRecord]:
+        """Scores on test sets by `dragoman evaluate`; the last of each step and test set."""
         found = {}
         for _, line in zip(range(MAX_SCORES), _lines(self.run.scores), strict=False):
-            record = parse_record(line) or {}
-            if number_or_none(record.get("bleu")) is not None:
-                found[str(record.get("step")), str(record.get("judged_on"))] = record
+            try:
+                score = validate(ScoreRecord, parse_object(line))
+            except RefusedLineError:
+                continue
+            found[score.step, score.judged_on] = score
         return list(found.values())
 
     @property
     def is_foreign(self) -> bool:
         """Whether another trainer made the run."""
-        return bool(self.imported)
+        return self.imported is not None
 
     @property
     def trainer(self) -> str:
-        """The program that trained."""
-        return str(self.imported.get("trainer", "dragoman"))
+        """Name of the program that trained."""
+        return "dragoman" if self.imported is None else self.imported.trainer
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What a foreign log tells of the run."""
-        return table(self.imported.get("facts"))
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """The [training] settings."""
-        return table(self.config.get("training"))
+    def facts(self) -> ImportedFacts:
+        """Facts from the log of another trainer; all None for our own runs."""
+        return ImportedFacts() if self.imported is None else self.imported.facts
 
     @cached_property
     def shape(self) -> ModelShape | None:
-        """Of the model, from a checkpoint, or from the settings and the vocabulary."""
+        """Shape of the model, from a checkpoint, or else from the settings and the vocabulary."""
         for step in reversed(self.run.checkpoint_steps()):
-            state = read_json_or_none(self.run.checkpoint(step) / "state.json")
             try:
-                shape = shape_from_dict(table(table(state).get("model")))
+                shape = shape_from_dict(read_model_table(self.run, step))
             except (ValueError, TypeError, ArithmeticError, UserError):
                 continue
-            if _is_model(shape):
+            if _is_valid(shape):
                 return shape
         return self._shape_from_settings()
 
     def _shape_from_settings(self) -> ModelShape | None:
-        from pydantic import ValidationError
-
-        from dragoman.run.config import ModelSettings
-
-        tokenizer = table(self.manifest.get("tokenizer"))
-        sizes = [number_or_none(tokenizer.get(f"num_{side}_pieces")) for side in ("source", "target")]
-        if self.is_foreign or None in sizes:
+        tokenizer = self.corpus.tokenizer
+        if self.is_foreign or tokenizer.num_source_pieces is None or tokenizer.num_target_pieces is None:
             return None
-        padded = [-(-int(size or 0) // 8) * 8 for size in sizes]
+        padded = [-(-size // 8) * 8 for size in (tokenizer.num_source_pieces, tokenizer.num_target_pieces)]
         try:
-            settings = ModelSettings.model_validate(table(self.config.get("model")))
-            shape = resolve_shape(settings, padded[0], padded[1], bool(tokenizer.get("is_joint")))
+            settings = ModelSettings.model_validate(self.config.get("model", {}))
+            shape = resolve_shape(settings, padded[0], padded[1], tokenizer.is_joint)
         except (ValidationError, UserError):
             return None
-        return shape if _is_model(shape) else None
+        return shape if _is_valid(shape) else None
 
     @cached_property
     def parameters(self) -> int | None:
-        """Trainable ones."""
-        told = number_or_none(self.facts.get("parameters"))
-        if told is not None and told >= 1:
-            return int(told)
+        """Number of trainable parameters."""
+        if self.facts.parameters is not None and self.facts.parameters >= 1:
+            return int(self.facts.parameters)
         return None if self.shape is None else count_parameters(self.shape)
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
-        """What is known of the prepared corpus: as the run noted it, or from the corpus itself."""
-        noted = table(read_json_or_none(self.run.corpus_facts))
-        prepared = table(self.config.get("data")).get("prepared")
-        if noted or not isinstance(prepared, str) or self.is_foreign:
-            return noted
-        return table(read_json_or_none(Path(prepared) / "manifest.json"))
+    def corpus(self) -> CorpusFacts:
+        """Figures of the prepared corpus."""
+        return read_corpus_facts(self.run, None if self.is_foreign else self.settings.data.prepared)
 
     @cached_property
     def num_ranks(self) -> int | None:
-        """Processes that trained, as the last records say."""
-        told = number_or_none(self.facts.get("num_ranks"))
-        if told is None:
-            rows = [record.get("work_seconds_by_rank") for record in self.train[-1:]]
-            told = len(rows[0]) if rows and isinstance(rows[0], list) else None
-        if told is None and self.num_nodes and self.known.gpus_per_node:
-            told = self.num_nodes * self.known.gpus_per_node
-        return int(told) if told and told >= 1 else None
+        """Number of workers, by the log or by the last record; else by what the user states."""
+        number = self.facts.num_ranks
+        if number is None and self.train and self.train[-1].work_seconds_by_rank is not None:
+            number = len(self.train[-1].work_seconds_by_rank)
+        if number is None and self.num_nodes and self.known.gpus_per_node:
+            number = self.num_nodes * self.known.gpus_per_node
+        return number or None
 
     @property
     def num_nodes(self) -> int | None:
-        """Machines that trained: as measured, as a log tells completely, as a person says, or as far as a log tells."""
-        hosts = self.facts.get("hosts")
-        num_hosts = len(hosts) if isinstance(hosts, list) else 0
-        told = [number_or_none(self.facts.get(name)) for name in ("ranks_per_host", "num_ranks")]
-        is_complete = num_hosts > 0 and None not in told and num_hosts * (told[0] or 0) == told[1]
+        """Number of machines: measured, else by a log that names them all, else as stated, else by any log."""
+        num_hosts = len(self.facts.hosts or [])
+        is_complete = num_hosts * (self.facts.ranks_per_host or 0) == self.facts.num_ranks
         measured = len(self.run.system_files())
         return measured or (num_hosts if is_complete else None) or self.known.nodes or num_hosts or None
 
     @property
     def price_per_hour(self) -> float | None:
-        """Of the whole cluster."""
-        given = self.known.price_per_hour
-        return number_or_none(self.training.get("price_per_hour")) if given is None else given
+        """Price of the whole cluster, as stated or as configured."""
+        stated = self.known.price_per_hour
+        return self.settings.training.price_per_hour if stated is None else stated
 
     @property
     def first_step(self) -> int | None:
-        """The earliest that something is known of."""
-        steps = [record["step"] for record in (*self.train, *self.evaluations)]
-        return min(steps) if steps else None
+        """The earliest step with a record."""
+        return min((record.step for record in (*self.train, *self.evaluations)), default=None)
 
     @property
     def last_step(self) -> int | None:
-        """The last that something is known of."""
-        steps = [record["step"] for record in (*self.train, *self.evaluations)]
-        return max(steps) if steps else None
+        """The latest step with a record."""
+        return max((record.step for record in (*self.train, *self.evaluations)), default=None)
 
     @cached_property
     def step_seconds(self) -> Floats:
@@ -192,57 +217,37 @@ class Evidence:
 
 
 def read_evidence(run: RunFolder, known: Known | None = None) -> Evidence:
-    """Reads a run folder; what is damaged or missing is left out, and said by those who miss it."""
-    records = list(_read_records(run))
-    imported = table(read_json_or_none(run.imported))
+    """Reads a run folder; damaged or missing files are left out."""
+    refused = RefusedLines()
+    records = list(_thin_out(_read_records(run, refused)))
     kept, restarts = _without_repetitions(records)
-    by_kind: dict[str, list[Record]] = {}
-    for record in kept:
-        by_kind.setdefault(record["kind"], []).append(record)
+    config, imported = read_config(run), read_imported(run)
     return Evidence(
         run=run,
         known=known or Known(),
-        config=_read_config(run),
+        config=config,
+        settings=RecordedConfig.model_validate(config),
         imported=imported,
-        train=by_kind.get("train", []),
-        evaluations=_one_for_each_step(by_kind.get("evaluation", [])),
-        checkpoints=by_kind.get("checkpoint", []),
+        train=records_of(kept, TrainRecord),
+        evaluations=_last_of_each_step(records_of(kept, EvaluationRecord)),
+        checkpoints=records_of(kept, CheckpointRecord),
         restarts=restarts,
-        predictions=by_kind.get("prediction", []),
+        predictions=records_of(kept, PredictionRecord),
         records=records,
+        refused=refused,
         state=_state(run, imported),
     )
 
 
-def curve(records: Sequence[Record], name: str) -> tuple[Floats, Floats]:
-    """The steps and values of the records that have a figure."""
-    found = [(record["step"], value) for record in records if (value := number_or_none(record.get(name))) is not None]
+def curve(records: Sequence[Record], name: str) -> Curve:
+    """Returns the steps and values of the records that have a figure."""
+    found = [(record.step, value) for record in records if (value := record.number(name)) is not None]
     steps, values = zip(*found, strict=True) if found else ((), ())
     return np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64)
 
 
-def table(value: Any) -> dict[str, Any]:
-    """What should be a table, if it is one."""
-    return value if isinstance(value, dict) else {}
-
-
-def read_json_or_none(path: Path) -> Any:
-    """A JSON file, if it is there and whole."""
-    try:
-        return read_json(path)
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _read_config(run: RunFolder) -> dict[str, Any]:
-    try:
-        return tomllib.loads(run.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-
-
-def _is_model(shape: ModelShape) -> bool:
-    """Whether one can reckon with its sizes: the checkpoint may be a stranger's."""
+def _is_valid(shape: ModelShape) -> bool:
+    """Whether all sizes are numbers to compute with; a checkpoint may hold anything."""
     dropouts = (shape.dropout, shape.attention_dropout, shape.relu_dropout)
     sizes = [value for name, value in vars(shape).items() if not name.endswith(("dropout", "shares_vocabulary"))]
     return all(number_or_none(value) is not None for value in dropouts) and all(
@@ -250,38 +255,44 @@ def _is_model(shape: ModelShape) -> bool:
     )
 
 
-def _state(run: RunFolder, imported: dict[str, Any]) -> str:
-    if imported:
-        return "finished" if table(imported.get("facts")).get("is_finished") else "stopped"
+def _state(run: RunFolder, imported: ImportedFile | None) -> str:
+    if imported is not None:
+        return "finished" if imported.facts.is_finished else "stopped"
     try:
         return observe_run(run).state
     except UserError:
         return "unknown"
 
 
-def _read_records(run: RunFolder) -> Iterator[Record]:
-    """All records that are whole and have a step; training records are thinned out where there are too many."""
-    train: list[Record] = []
-    others: list[Record] = []
-    ends: list[Record] = []
+def _read_records(run: RunFolder, refused: RefusedLines) -> Iterator[Record]:
+    for number, line in enumerate(_lines(run.metrics), start=1):
+        try:
+            record = parse_record(line)
+        except RefusedLineError as error:
+            refused.add(number, error)
+        else:
+            if record is not None:
+                yield record
+
+
+def _thin_out(records: Iterable[Record]) -> Iterator[Record]:
+    """Yields every n-th training record and all other records; the first and the last are always among them."""
+    train: list[tuple[int, Record]] = []
+    others: list[tuple[int, Record]] = []
+    ends: list[tuple[int, Record]] = []
     stride, num_seen = 1, 0
-    for number, line in enumerate(_lines(run.metrics)):
-        record = parse_record(line)
-        if record is None or not _is_record(record):
-            continue
-        record["line"] = number
-        if record["kind"] != "train":
-            others.append(record)
+    for numbered in enumerate(records):
+        if not isinstance(numbered[1], TrainRecord):
+            others.append(numbered)
             continue
         num_seen += 1
-        ends = [*ends[:1], record]
+        ends = [*ends[:1], numbered]
         if num_seen % stride == 0:
-            train.append(record)
+            train.append(numbered)
         if len(train) > MAX_TRAIN_RECORDS:
             train, stride = train[1::2], stride * 2
-    # Where a run begins and ends is told exactly, however many records were left out.
-    by_line = {record["line"]: record for record in (*train, *ends, *others[-MAX_TRAIN_RECORDS:])}
-    yield from (by_line[number] for number in sorted(by_line))
+    by_number = dict([*train, *ends, *others[-MAX_TRAIN_RECORDS:]])
+    yield from (by_number[number] for number in sorted(by_number))
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -295,46 +306,37 @@ def _lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _is_record(record: Record) -> bool:
-    step = record.get("step")
-    is_step = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**53
-    return is_step and isinstance(record.get("kind"), str)
-
-
 def _without_repetitions(records: Sequence[Record]) -> tuple[list[Record], list[Restart]]:
-    """What a run was made of in the end: steps after the checkpoint it went back to were made again."""
+    """Drops records of steps that were trained again after a restart; returns the others and the restarts."""
     restarts: list[Restart] = []
-    lost_lines: set[int] = set()
-    # Highest step first: a run of many records that crashed a thousand times must not take minutes.
-    by_step: list[tuple[int, int, Record]] = []
-    before = records[0] if records else {}
-    for record in records:
-        if record["kind"] == "restart":
-            lost = []
-            while by_step and -by_step[0][0] > record["step"]:
-                lost.append(heappop(by_step)[2])
-            lost_lines.update(each["line"] for each in lost)
-            restarts.append(_restart(record, [each for each in lost if each["kind"] == "train"], before))
-        heappush(by_step, (-record["step"], record["line"], record))
-        before = record
-    return [record for record in records if record["line"] not in lost_lines], restarts
+    dropped: set[int] = set()
+    # A heap, highest step first: thousands of restarts in a long run must not take minutes.
+    by_step: list[tuple[int, int]] = []
+    for number, record in enumerate(records):
+        if isinstance(record, RestartRecord):
+            repeated = []
+            while by_step and -by_step[0][0] > record.step:
+                repeated.append(heappop(by_step)[1])
+            dropped.update(repeated)
+            before = records[max(0, number - 1)]
+            restarts.append(_restart(record, records_of((records[each] for each in repeated), TrainRecord), before))
+        heappush(by_step, (-record.step, number))
+    return [record for number, record in enumerate(records) if number not in dropped], restarts
 
 
-def _restart(record: Record, lost: Sequence[Record], before: Record) -> Restart:
-    times = [number_or_none(each.get("time")) for each in (before, record)]
-    silent = None if None in times else max(0.0, float(times[1] or 0) - float(times[0] or 0))
-    num_lost = max((each["step"] for each in lost), default=record["step"]) - record["step"]
-    seconds = [value for each in lost if (value := number_or_none(each.get("seconds_per_step"))) is not None]
-    cause = record.get("cause")
+def _restart(record: RestartRecord, repeated: Sequence[TrainRecord], before: Record) -> Restart:
+    is_timed = before.time is not None and record.time is not None
+    num_steps = max((each.step for each in repeated), default=record.step) - record.step
+    seconds = [each.seconds_per_step for each in repeated if each.seconds_per_step is not None]
     return Restart(
-        step=record["step"],
-        cause=cause if isinstance(cause, str) else "",
-        repeated_steps=num_lost,
-        repeated_seconds=num_lost * (sum(seconds) / len(seconds)) if seconds else 0.0,
-        silent_seconds=silent,
+        step=record.step,
+        cause=record.cause or "",
+        repeated_steps=num_steps,
+        repeated_seconds=num_steps * (sum(seconds) / len(seconds)) if seconds else 0.0,
+        silent_seconds=max(0.0, (record.time or 0.0) - (before.time or 0.0)) if is_timed else None,
     )
 
 
-def _one_for_each_step(evaluations: Sequence[Record]) -> list[Record]:
-    """The last one of each step, in order of steps: a resumed run may judge a step again."""
-    return [record for _, record in sorted({record["step"]: record for record in evaluations}.items())]
+def _last_of_each_step(evaluations: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:
+    """Returns one evaluation per step, in order of steps: a resumed run may evaluate a step again."""
+    return [record for _, record in sorted({record.step: record for record in evaluations}.items())]

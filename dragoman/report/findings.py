@@ -1,16 +1,16 @@
-"""What follows from the evidence, worked out once: all answers speak of the same figures."""
+"""Findings: what follows from the evidence, worked out once, so that all answers use the same figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from dragoman.diagnosis.forecast import Forecast, forecast, smallest_smoothed_loss
+from dragoman.diagnosis.learning_curve import RateOfStep
 from dragoman.diagnosis.network_estimate import (
     NetworkEstimate,
-    Setting,
+    RunFacts,
     estimate_network,
     shape_of,
     tokens_of_sentences,
@@ -18,14 +18,48 @@ from dragoman.diagnosis.network_estimate import (
 from dragoman.diagnosis.overfitting import Overfitting, find_overfitting
 from dragoman.diagnosis.step_times import StepTimes, describe_step_times
 from dragoman.diagnosis.verdict import Verdict, judge_records
-from dragoman.model.shape import ModelShape
-from dragoman.report.evidence import Evidence, Floats, curve
+from dragoman.model.shape import ModelShape, load_preset, preset_names
+from dragoman.report.evidence import Curve, Evidence, Floats, curve
 from dragoman.report.machines import MachineSeries, read_machines
-from dragoman.report.rates import LearningRates, learning_rates
-from dragoman.run.status import number_or_none
+from dragoman.report.recorded import scheduled_training
+from dragoman.run.config import TrainingSettings
+from dragoman.run.schedule import build_schedule
 
 HALF_GRADIENTS = ("fairseq",)
 """Trainers that send gradients in half precision when they train in it."""
+SAME_SHAPE = 0.02
+"""Largest relative distance of recorded learning rates from a known shape."""
+FEWEST_RATES = 5
+LARGEST_RATE = 1e15
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """Learning rate of a run at any step, also at steps after its end."""
+
+    rate: RateOfStep
+    settings: TrainingSettings | None
+    """None where the formula is not known."""
+    width: int | None
+    recorded: Curve
+    assumption: str
+    """How rates after the last record were found; empty where the formula is known."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the formula or any recorded rate is known."""
+        return self.settings is not None or len(self.recorded[0]) > 0
+
+    @property
+    def typical_deviation(self) -> float | None:
+        """Median relative distance of recorded rates from the formula; None where one of them is missing."""
+        steps, rates = self.recorded
+        if self.settings is None or not len(steps):
+            return None
+        # The record of step s shows the rate of the s-th update; other trainers may count from 0.
+        expected = np.array([self.rate(max(0, int(step) - 1)) for step in steps])
+        errors = np.abs(rates - expected) / np.maximum(expected, 1e-30)
+        return float(np.median(errors))
 
 
 @dataclass(frozen=True)
@@ -36,34 +70,33 @@ class Findings:
 
     @cached_property
     def machines(self) -> MachineSeries:
-        """The samples of all machines."""
+        """Utilisation and traffic of all machines."""
         return read_machines(self.evidence.run)
 
     @cached_property
     def interval_steps(self) -> Floats:
-        """How many steps each logged interval with a time has."""
+        """Number of steps of each logged interval with a time."""
         steps, _ = curve(self.evidence.train, "seconds_per_step")
         if not len(steps):
             return steps
         between = np.diff(steps)
-        # The first has none before it; a log may begin with step 0, or in the middle of a run.
+        # The first interval has no record before it; a log may begin with step 0, or in the middle of a run.
         first = min(float(steps[0]), float(np.median(between))) if len(between) else float(steps[0])
         return np.asarray(np.maximum(1.0, np.concatenate([[first], between])), dtype=np.float64)
 
     @cached_property
     def step_times(self) -> StepTimes | None:
-        """Mean, median, 95th percentile, drift, outliers; of a log without times, what its trainer summed up."""
-        told = number_or_none(self.evidence.facts.get("mean_seconds_per_step"))
-        if not len(self.evidence.step_seconds) and told and told > 0:
-            return StepTimes(told, told, None, None, [])
+        """Mean, median, 95th percentile, drift and outliers; only the trainer's own mean if the log has no more."""
+        mean = self.evidence.facts.mean_seconds_per_step
+        if not len(self.evidence.step_seconds) and mean and mean > 0:
+            return StepTimes(mean, mean, None, None, [])
         return describe_step_times(self.evidence.step_seconds, self.interval_steps)
 
     @cached_property
     def training_seconds(self) -> float | None:
-        """Spent on steps in all, evaluations included where the steps' times include them."""
-        told = [number_or_none(record.get("training_seconds")) for record in self.evidence.train[-1:]]
-        if told and told[0] is not None:
-            return told[0]
+        """Total time of all steps, evaluations included where the step times include them."""
+        if self.evidence.train and (recorded := self.evidence.train[-1].training_seconds) is not None:
+            return recorded
         seconds = self.evidence.step_seconds
         if not len(seconds) and self.step_times is not None and self.evidence.last_step:
             return self.step_times.mean * self.evidence.last_step
@@ -71,26 +104,27 @@ class Findings:
 
     @property
     def whole_step_seconds(self) -> float | None:
-        """Of a step with its share of evaluations and checkpoints: what more steps would take."""
+        """Seconds per step, with its share of evaluations and checkpoints."""
         if self.training_seconds is not None and (num_steps := float(self.interval_steps.sum())):
             return self.training_seconds / num_steps
         return self.step_times.mean if self.step_times else None
 
     @cached_property
     def wall_seconds(self) -> float | None:
-        """From the first sign of life to the last."""
-        times = [time for record in self.evidence.records if (time := number_or_none(record.get("time"))) is not None]
-        started = number_or_none(self.evidence.facts.get("started"))
-        if self.evidence.facts.get("clock") == "reconstructed" or len(times) < 2:
+        """Time from the first record to the last."""
+        facts = self.evidence.facts
+        times = [record.time for record in self.evidence.records if record.time is not None]
+        if facts.clock == "reconstructed" or len(times) < 2:
             return self.training_seconds
-        return max(times) - min([*times, *([started] if started else [])])
+        return max(times) - min([*times, *([facts.started] if facts.started else [])])
 
     @cached_property
     def cost(self) -> float | None:
-        """Of the whole run, where the price is known."""
-        told = [number_or_none(record.get("cost")) for record in self.evidence.train[-1:]]
-        if told and told[0] is not None and self.evidence.known.price_per_hour is None:
-            return told[0]
+        """Cost of the whole run; None without a price."""
+        if self.evidence.train and self.evidence.known.price_per_hour is None:
+            recorded = self.evidence.train[-1].cost
+            if recorded is not None:
+                return recorded
         price, seconds = self.evidence.price_per_hour, self.wall_seconds
         return None if price is None or seconds is None else price * seconds / 3600
 
@@ -101,47 +135,52 @@ class Findings:
 
     @property
     def bleu_name(self) -> str:
-        """The figure of evaluations that BLEU is in: real translations before teacher forcing."""
-        has_bleu = any(number_or_none(each.get("bleu")) is not None for each in self.evidence.evaluations)
+        """Field of evaluations that holds BLEU: real translations are preferred to teacher forcing."""
+        has_bleu = any(each.bleu is not None for each in self.evidence.evaluations)
         return "bleu" if has_bleu else "teacher_forced_bleu"
 
+    @property
+    def is_bleu_forced(self) -> bool:
+        """Whether the only BLEU is that of teacher-forced predictions."""
+        return self.bleu_name == "teacher_forced_bleu"
+
     @cached_property
-    def bleu(self) -> tuple[Floats, Floats]:
-        """Steps and BLEU from 0 to 100, of whichever kind there is."""
+    def bleu(self) -> Curve:
+        """Steps and BLEU from 0 to 100."""
         steps, values = curve(self.evidence.evaluations, self.bleu_name)
-        return steps, values * (100 if self.bleu_name == "teacher_forced_bleu" else 1)
+        return steps, values * (100 if self.is_bleu_forced else 1)
 
     @property
     def bleu_unit(self) -> float:
-        """What 1 of those is in the unit of its log: teacher-forced BLEU goes from 0 to 1."""
-        return 0.01 if self.bleu_name == "teacher_forced_bleu" else 1.0
+        """One point of `bleu` in the unit of the records: teacher-forced BLEU goes from 0 to 1."""
+        return 0.01 if self.is_bleu_forced else 1.0
 
     @cached_property
-    def dev_loss(self) -> tuple[Floats, Floats]:
+    def dev_loss(self) -> Curve:
         """Steps and losses of evaluations."""
         return curve(self.evidence.evaluations, "loss")
 
     @cached_property
     def loss_forecast(self) -> Forecast | None:
-        """What more steps would do to the loss of the dev set."""
+        """Dev loss that more steps would reach."""
         return forecast("loss", *_as_lists(self.dev_loss), self.rates.rate, self.lowest_loss)
 
     @property
     def lowest_loss(self) -> float:
-        """Of a perfect model; other trainers may count smoothing otherwise, so that only 0 is certain of theirs."""
-        smoothing = number_or_none(self.evidence.training.get("label_smoothing"))
+        """Loss of a perfect model; 0 for other trainers, which may define smoothing differently."""
+        smoothing = self.evidence.settings.training.label_smoothing
         if self.evidence.is_foreign or self.evidence.shape is None or not smoothing or not 0 < smoothing < 1:
             return 0.0
         return smallest_smoothed_loss(smoothing, self.evidence.shape.target_vocab_size)
 
     @cached_property
     def bleu_forecast(self) -> Forecast | None:
-        """What more steps would do to BLEU."""
+        """BLEU that more steps would reach."""
         return forecast("bleu", *_as_lists(self.bleu), self.rates.rate)
 
     @cached_property
     def comparable_train_loss(self) -> tuple[Floats | None, bool]:
-        """The training loss at the steps of evaluations, and whether it was measured like theirs, without dropout."""
+        """Training loss at the steps of evaluations, and whether it was measured like theirs, without dropout."""
         steps, losses = self.dev_loss
         _, sample = curve(self.evidence.evaluations, "train_sample_loss")
         if len(sample) == len(losses) and len(sample):
@@ -153,23 +192,23 @@ class Findings:
 
     @cached_property
     def overfitting(self) -> Overfitting | None:
-        """Whether the training text is being learned by heart."""
+        """Whether the model memorises the training data; None with too few evaluations."""
         steps, losses = self.dev_loss
         train, _ = self.comparable_train_loss
         is_trained = steps > 0
-        train = None if train is None else train[is_trained]
-        return find_overfitting(steps[is_trained].tolist(), losses[is_trained].tolist(), _listed(train))
+        train_losses: Sequence[float] | None = None if train is None else train[is_trained].tolist()
+        return find_overfitting(steps[is_trained].tolist(), losses[is_trained].tolist(), train_losses)
 
     @cached_property
     def network(self) -> NetworkEstimate | None:
-        """By arithmetic, for runs that measured nothing themselves; None without the time of a step."""
+        """Estimate by arithmetic, for runs without measurements; None without step times."""
         if self.step_times is None:
             return None
         return estimate_network(_network_setting(self.evidence, self.step_times))
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What held the run back: measured where there are measurements, otherwise estimated."""
+        """What limited the run: measured where there are measurements, otherwise estimated."""
         measured = judge_records(self.evidence.records)
         if measured.is_known or self.network is None or not self.evidence.is_foreign:
             return measured
@@ -177,41 +216,35 @@ class Findings:
 
 
 def smooth_at(steps: Floats, values: Floats, at: Floats) -> Floats:
-    """The mean of noisy values around some steps: over as many as lie between two of those steps."""
+    """Returns means of noisy values around some steps, each over as many values as lie between two of those steps."""
     half = (float(np.median(np.diff(at))) if len(at) > 1 else float(steps[-1] - steps[0])) / 2
-    # As far on either side: a mean over what came before would lag behind a falling curve.
+    # Equally far on both sides: a mean over earlier values alone would lag behind a falling curve.
     reach = np.minimum(half, np.maximum(half / 4, float(steps[-1]) - at))
     sums = np.concatenate([[0.0], np.cumsum(values)])
     first = np.searchsorted(steps, at - reach, side="left")
     last = np.searchsorted(steps, at + reach, side="right")
-    # Where no value lies so near, the next one must do.
+    # Where no value lies within reach, the next one is taken.
     first = np.minimum(first, len(steps) - 1)
     last = np.maximum(last, first + 1)
     return np.asarray((sums[last] - sums[first]) / (last - first), dtype=np.float64)
 
 
-def _as_lists(pair: tuple[Floats, Floats]) -> tuple[list[float], list[float]]:
-    return pair[0].tolist(), pair[1].tolist()
+def _as_lists(points: Curve) -> tuple[list[float], list[float]]:
+    return points[0].tolist(), points[1].tolist()
 
 
-def _listed(values: Floats | None) -> Sequence[float] | None:
-    return None if values is None else values.tolist()
-
-
-def _network_setting(evidence: Evidence, times: StepTimes) -> Setting:
+def _network_setting(evidence: Evidence, times: StepTimes) -> RunFacts:
     facts, known = evidence.facts, evidence.known
-    gpus = facts.get("gpus")
-    gpu = known.gpu or (gpus[0] if isinstance(gpus, list) and gpus and isinstance(gpus[0], str) else None)
     assumptions: list[str] = []
-    precision = str(facts.get("precision") or evidence.training.get("precision") or "fp32")
+    precision = facts.precision or evidence.settings.training.precision or "fp32"
     is_half = precision in ("fp16", "bf16") and evidence.trainer in HALF_GRADIENTS
-    return Setting(
+    return RunFacts(
         seconds_per_step=times.median,
         parameters=evidence.parameters,
         num_ranks=evidence.num_ranks,
         num_nodes=evidence.num_nodes,
         gradient_bytes=2 if is_half else 4,
-        gpu=gpu,
+        gpu=known.gpu or next(iter(facts.gpus or []), None),
         precision=precision,
         link=known.link,
         tokens_per_rank=_tokens_per_rank(evidence, times, assumptions),
@@ -222,31 +255,96 @@ def _network_setting(evidence: Evidence, times: StepTimes) -> Setting:
 
 def _tokens_per_rank(evidence: Evidence, times: StepTimes, assumptions: list[str]) -> float | None:
     facts, ranks = evidence.facts, evidence.num_ranks
-    tokens = number_or_none(facts.get("batch_tokens"))
-    if tokens and ranks:
-        return tokens / ranks
+    if facts.batch_tokens and ranks:
+        return facts.batch_tokens / ranks
     _, rates = curve(evidence.train, "target_tokens_per_second")
     if len(rates) and ranks:
         return float(np.median(rates)) * times.median / ranks
-    objects = number_or_none(facts.get("objects_per_second"))
-    if objects and ranks:
+    if facts.objects_per_second and ranks:
         # Source and target tokens of all ranks together, over whole steps.
-        return objects / 2 * times.mean / ranks
-    sentences = number_or_none(facts.get("batch_sentences_per_rank"))
+        return facts.objects_per_second / 2 * times.mean / ranks
+    sentences = facts.batch_sentences_per_rank
     if not sentences:
         return None
     tokens = tokens_of_sentences(sentences)
     assumptions.append(
-        f"A batch of {sentences:,.0f} sentences has {tokens:,.0f} target tokens (30.5 a sentence, as in WMT 2016)."
+        f"A batch of {sentences:,.0f} sentences has {tokens:,.0f} target tokens (30.5 per sentence, as in WMT 2016)."
     )
     return tokens
 
 
 def _shape(evidence: Evidence) -> ModelShape | None:
-    names = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers")
-    found: dict[str, Any] = {name: number_or_none(evidence.facts.get(name)) for name in names}
-    if evidence.shape is not None or not all(found.values()):
+    facts = evidence.facts
+    sizes = (facts.width, facts.feed_forward, facts.heads, facts.encoder_layers, facts.decoder_layers)
+    if evidence.shape is not None or not all(sizes):
         return evidence.shape
-    vocab = number_or_none(evidence.facts.get("vocab_size"))
-    sizes = {name: int(value) for name, value in found.items()}
-    return shape_of(**sizes, vocab_size=int(vocab) if vocab else None)
+    width, feed_forward, heads, encoder_layers, decoder_layers = (int(size or 0) for size in sizes)
+    vocab_size = int(facts.vocab_size) if facts.vocab_size else None
+    return shape_of(width, feed_forward, heads, encoder_layers, decoder_layers, vocab_size)
+
+
+def learning_rates(evidence: Evidence) -> LearningRates:
+    """Finds the learning rates from the settings if they are complete, otherwise from the records."""
+    recorded = curve(evidence.train, "learning_rate")
+    width = _width(evidence)
+    settings = scheduled_training(evidence.config)
+    if settings is not None and (width is not None or settings.schedule != "transformer"):
+        return LearningRates(_bounded(build_schedule(settings, width or 1)), settings, width, recorded, "")
+    if len(recorded[0]) >= FEWEST_RATES:
+        rate, assumption = _continue_records(*recorded)
+        return LearningRates(rate, None, width, recorded, assumption)
+    assumption = "The learning rate is not known; it is assumed to be constant."
+    return LearningRates(lambda _: 1.0, None, width, recorded, assumption)
+
+
+def _bounded(rate: RateOfStep) -> RateOfStep:
+    """Clamps the rate so that sums stay finite, whatever the settings are."""
+
+    def bounded(step: int) -> float:
+        try:
+            return min(LARGEST_RATE, rate(step))
+        except OverflowError:
+            return LARGEST_RATE
+
+    return bounded
+
+
+def _width(evidence: Evidence) -> int | None:
+    model = evidence.settings.model
+    known: list[float | None] = [
+        evidence.shape.width if evidence.shape else None,
+        model.width,
+        load_preset(model.preset).width if model.preset in preset_names() else None,
+        evidence.facts.width,
+    ]
+    return next((int(width) for width in known if width and width > 0), None)
+
+
+def _continue_records(steps: Floats, rates: Floats) -> tuple[RateOfStep, str]:
+    """Interpolates the recorded rates, and continues them with the shape that their second half has."""
+    half = len(steps) // 2
+    late_steps, late_rates = steps[half:], rates[half:]
+    last_step, last_rate = float(steps[-1]), float(rates[-1])
+
+    def inside(step: int) -> float:
+        return float(np.interp(step, steps, rates))
+
+    if _is_close(late_rates, last_rate * np.sqrt(last_step / np.maximum(late_steps, 1))):
+        return (
+            lambda step: inside(step) if step <= last_step else last_rate * (last_step / step) ** 0.5,
+            "After the last record the learning rate is assumed to keep falling with the square root of the step.",
+        )
+    slope = (late_rates[-1] - late_rates[0]) / max(1.0, late_steps[-1] - late_steps[0])
+    if slope < 0 and _is_close(late_rates, last_rate + slope * (late_steps - last_step)):
+        return (
+            lambda step: inside(step) if step <= last_step else max(0.0, last_rate + slope * (step - last_step)),
+            "After the last record the learning rate is assumed to keep falling linearly.",
+        )
+    return (
+        lambda step: inside(step) if step <= last_step else last_rate,
+        "After the last record the learning rate is assumed to stay the same.",
+    )
+
+
+def _is_close(rates: Floats, shape: Floats) -> bool:
+    return bool(np.all(np.abs(rates - shape) <= SAME_SHAPE * np.maximum(np.abs(shape), 1e-30)))

@@ -105,7 +105,7 @@
         const low = one.low ? `${format(one.low[index])} – ` : "";
         addText(line, "i", one.name).style.setProperty("--series", tones[number]);
         addText(line, "b", low + format(one.y[index]));
-        if (one.look === "stack" || one.look === "bars" || one.look === "band") return;
+        if (one.look === "stack" || one.look === "band") return;
         const dot = { class: "dot", r: 3.5, cx: places[number][index], cy: yAxis.place(one.y[index]) };
         drawn.push(add(svg, "circle", { ...dot, style: `stroke: ${tones[number]}` }));
       });

@@ -265,7 +265,9 @@ def validate(model: type[AnyModel], values: Any) -> AnyModel:
 
 def _describe_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False, include_context=False)[0]
-    name = ".".join(str(part) for part in problem["loc"]) or "it"
+    # A number is a float or an int: pydantic names which of the two it tried.
+    tried = ("constrained-float", "constrained-int")
+    name = ".".join(str(key) for key in problem["loc"] if key not in tried) or "it"
     if problem["type"] == "missing":
         return f"{name} is missing"
     shown = repr(problem["input"])

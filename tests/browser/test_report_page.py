@@ -16,7 +16,7 @@ import matplotlib.image
 import pytest
 from sample_report import hostile_report, sample_comparison, sample_report
 
-from dragoman.report.page import render_page
+from dragoman.report.rendering import render_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 LONGEST_SECONDS = 60

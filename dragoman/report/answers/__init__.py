@@ -1,1 +1,1 @@
-"""One file per question."""
+"""The eleven answers of a report, by topic."""

@@ -1,4 +1,4 @@
-"""Charts as SVG: harmless, repeatable, small, readable without colour."""
+"""Charts as SVG: safe, repeatable, small, readable without colour."""
 
 import math
 import re
@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
 
 from dragoman.report.charts import MOST_POINTS, draw_chart, thin_chart
-from dragoman.report.parts import Chart, Mark, Series, plain_text
+from dragoman.report.content import Chart, Mark, Series, plain_text
 
 ALL_CHARTS = [
     chart
     for report in (sample_report(), sample_comparison(), hostile_report())
-    for part in (*getattr(report, "answers", ()), *report.sections)
-    for chart in part.charts
+    for block in (*getattr(report, "answers", ()), *report.sections)
+    for chart in block.charts
 ]
-LOOKS = ["line", "points", "dashed", "band", "stack", "bars"]
+LOOKS = ["line", "points", "dashed", "band", "stack"]
 
 
 def chart_of(*series: Series, **settings) -> Chart:
@@ -36,7 +36,7 @@ def texts(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("chart", ALL_CHARTS, ids=lambda chart: chart.key)
-def test_every_sample_is_sound_svg_without_addresses_or_rules_for_the_page(chart):
+def test_every_chart_is_valid_svg_with_colours_of_the_page_and_without_addresses(chart):
     svg = draw_chart(chart)
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "img"
@@ -46,11 +46,7 @@ def test_every_sample_is_sound_svg_without_addresses_or_rules_for_the_page(chart
     }
     assert "http" not in re.sub(r'>[^<]*<|aria-label="[^"]*"', "", svg)
     assert "nan" not in re.sub(r'>[^<]*<|aria-label="[^"]*"', "", svg)
-
-
-@pytest.mark.parametrize("chart", ALL_CHARTS, ids=lambda chart: chart.key)
-def test_colours_come_from_the_page(chart):
-    tags = "".join(re.findall(r"<[^>]*>", draw_chart(chart)))
+    tags = "".join(re.findall(r"<[^>]*>", svg))
     assert re.findall(r"#[0-9a-fA-F]{6}\b|rgb\(", tags) == []
     assert "var(--series-1)" in tags
     assert "var(--ink)" in tags
@@ -158,10 +154,10 @@ def test_drawing_is_quick_and_small():
     draw_chart(chart)
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         svg = draw_chart(chart)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.4, "80 ms on a quiet machine"
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.4, "80 ms of CPU time on one machine"
     assert len(svg) < 50_000
 
 
@@ -189,7 +185,7 @@ def test_stacks_out_of_order_are_put_in_order():
 
 
 @pytest.mark.filterwarnings("error")
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(any_series(), max_size=3),
     st.lists(st.builds(Mark, st.floats(), st.text(max_size=9)), max_size=3),

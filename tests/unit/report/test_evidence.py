@@ -1,4 +1,4 @@
-"""A run folder read for a report: restarts, thinning, and damage of every kind, which is left out."""
+"""A run folder read for a report: restarts, thinning, and damaged files."""
 
 import json
 import time
@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from dragoman.model.shape import count_parameters, load_preset
 from dragoman.report import evidence as evidence_module
 from dragoman.report.evidence import Known, curve, read_evidence
+from dragoman.report.recorded import CorpusFacts, RecordedConfig
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.records import Record, TrainRecord
 
 BASE_PARAMETERS = 60_880_896
 BASE = asdict(load_preset("transformer-base"))
@@ -43,8 +45,8 @@ def write_state(run: RunFolder, step: int, text: str) -> None:
     (run.checkpoint(step) / "state.json").write_text(text)
 
 
-def steps_of(records: Iterable[dict[str, object]]) -> list[object]:
-    return [record["step"] for record in records]
+def steps_of(records: Iterable[Record]) -> list[int]:
+    return [record.step for record in records]
 
 
 def test_records_are_sorted_by_their_kind(tmp_path):
@@ -66,7 +68,7 @@ def test_steps_made_again_after_a_restart_count_once(tmp_path):
     again = [train(step, loss=1.0, time=1_100.0 + step) for step in (30, 40, 50)]
     found = read_evidence(write_run(tmp_path, [*before, restart, *again]))
     assert steps_of(found.train) == [10, 20, 30, 40, 50]
-    assert [record["loss"] for record in found.train] == [2.0, 2.0, 1.0, 1.0, 1.0]
+    assert [record.loss for record in found.train] == [2.0, 2.0, 1.0, 1.0, 1.0]
     assert steps_of(found.evaluations) == [20]
     assert len(found.records) == 10
 
@@ -98,7 +100,7 @@ def test_a_run_that_crashed_thousands_of_times_is_read_in_a_moment(tmp_path):
 
 
 def test_a_restart_without_times_or_words_is_one_all_the_same(tmp_path):
-    records = [{"kind": "train", "step": 10}, {"kind": "restart", "step": 5, "cause": 7}]
+    records = [{"kind": "train", "step": 10}, {"kind": "restart", "step": 5}]
     [restart] = read_evidence(write_run(tmp_path, records)).restarts
     assert (restart.cause, restart.repeated_steps) == ("", 5)
     assert (restart.repeated_seconds, restart.silent_seconds) == (0.0, None)
@@ -113,7 +115,7 @@ def test_a_clock_that_was_set_back_makes_no_negative_time(tmp_path):
 def test_a_step_judged_twice_has_the_later_figures_in_order_of_steps(tmp_path):
     records = [evaluation(20), evaluation(10, loss=3.0), evaluation(20, loss=1.0)]
     found = read_evidence(write_run(tmp_path, records)).evaluations
-    assert [(record["step"], record["loss"]) for record in found] == [(10, 3.0), (20, 1.0)]
+    assert [(record.step, record.loss) for record in found] == [(10, 3.0), (20, 1.0)]
 
 
 @pytest.mark.parametrize("num_records", [9, 10, 11, 57, 200, 1_003])
@@ -188,10 +190,10 @@ def test_records_that_cannot_be_read_are_the_users_to_mend(tmp_path):
 )
 def test_a_damaged_config_is_no_config(tmp_path, config):
     found = read_evidence(write_run(tmp_path, [train(10)], config))
-    assert found.training == {}
+    assert found.settings == RecordedConfig()
     assert found.shape is None
     assert found.price_per_hour is None
-    assert found.manifest == {}
+    assert found.corpus == CorpusFacts()
 
 
 def test_a_config_that_is_no_text_is_no_config(tmp_path):
@@ -262,11 +264,11 @@ def test_a_vocabulary_that_is_not_told_is_not_guessed(tmp_path, tokenizer):
 def test_the_corpus_tells_where_the_run_noted_nothing(tmp_path):
     prepared = tmp_path / "prepared"
     prepared.mkdir()
-    (prepared / "manifest.json").write_text('{"pairs": 5}')
+    (prepared / "manifest.json").write_text('{"key": "of the corpus"}')
     run = write_run(tmp_path / "run", config=f'[data]\nprepared = "{prepared}"\n')
-    assert read_evidence(run).manifest == {"pairs": 5}
-    run.corpus_facts.write_text('{"pairs": 7}')
-    assert read_evidence(run).manifest == {"pairs": 7}
+    assert read_evidence(run).corpus.key == "of the corpus"
+    run.corpus_facts.write_text('{"key": "of the run"}')
+    assert read_evidence(run).corpus.key == "of the run"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '"\\ud800"', "[" * 100_000])
@@ -276,12 +278,12 @@ def test_a_damaged_manifest_is_none(tmp_path, text):
     (prepared / "manifest.json").write_text(text)
     run = write_run(tmp_path / "run", config=f'[data]\nprepared = "{prepared}"\n')
     run.corpus_facts.write_text(text)
-    assert read_evidence(run).manifest == {}
+    assert read_evidence(run).corpus == CorpusFacts()
 
 
 def test_a_corpus_of_an_impossible_name_is_none(tmp_path):
     run = write_run(tmp_path, config='[data]\nprepared = "a\\u0000b"\n')
-    assert read_evidence(run).manifest == {}
+    assert read_evidence(run).corpus == CorpusFacts()
 
 
 def test_a_foreign_run_tells_its_own_facts(tmp_path):
@@ -312,8 +314,28 @@ def test_what_was_measured_comes_before_what_a_person_says(tmp_path):
     assert (told.num_ranks, told.num_nodes, told.price_per_hour) == (3, 2, 9.0)
 
 
+def test_one_wrong_value_of_a_table_costs_only_itself(tmp_path):
+    tokenizer = {"num_source_pieces": "many", "num_target_pieces": 8, "is_joint": True}
+    config = '[training]\nprice_per_hour = "six"\nmax_steps = 1000\n[data]\nprepared = 5\n'
+    run = write_run(tmp_path, config=config)
+    run.corpus_facts.write_text(json.dumps({"key": 5, "tokenizer": tokenizer, "splits": [1]}))
+    found = read_evidence(run)
+    assert (found.settings.training.price_per_hour, found.settings.training.max_steps) == (None, 1000)
+    assert found.settings.data.prepared is None
+    assert (found.corpus.key, found.corpus.splits.train) == ("", None)
+    assert (found.corpus.tokenizer.num_source_pieces, found.corpus.tokenizer.num_target_pieces) == (None, 8)
+
+
+def test_lines_with_a_wrong_value_are_counted_and_named(tmp_path):
+    run = write_run(tmp_path, [train(10), train(20, loss="2"), train(30, loss=float("nan")), train(40)])
+    found = read_evidence(run)
+    assert steps_of(found.train) == [10, 40]
+    assert found.refused.number == 2
+    assert [line.split(":")[0] for line in found.refused.first] == ["line 2 was skipped", "line 3 was skipped"]
+
+
 def test_a_curve_has_only_records_with_that_figure():
-    records = [train(10), train(20, loss=None), train(30, loss="2"), train(40, loss=float("nan")), train(50, loss=1)]
+    records = [TrainRecord.model_validate(record) for record in (train(10), train(20, loss=None), train(50, loss=1))]
     steps, values = curve(records, "loss")
     assert (steps.tolist(), values.tolist()) == ([10.0, 50.0], [2.0, 1.0])
     assert curve([], "loss")[0].tolist() == []
@@ -327,15 +349,15 @@ anything = st.recursive(
 FIELDS = ("time", "cause", "loss", "seconds_per_step", "work_seconds_by_rank", "line")
 FACTS = ("parameters", "num_ranks", "hosts", "trainer")
 kinds = st.sampled_from(["train", "train", "evaluation", "restart", "checkpoint"]) | anything
-records_of_strangers = st.fixed_dictionaries(
+damaged_records = st.fixed_dictionaries(
     {"kind": kinds, "step": st.integers(0, 50) | anything}, optional=dict.fromkeys(FIELDS, anything)
 )
 tables = st.fixed_dictionaries({}, optional=dict.fromkeys(FACTS, anything)) | anything
 
 
-@settings(max_examples=80)
-@given(st.lists(records_of_strangers, max_size=8), tables, tables, anything)
-def test_no_folder_of_a_stranger_is_an_exception(tmp_path_factory, records, imported, facts, manifest):
+@settings(max_examples=50)
+@given(st.lists(damaged_records, max_size=8), tables, tables, anything)
+def test_no_run_folder_raises_an_exception(tmp_path_factory, records, imported, facts, manifest):
     run = write_run(tmp_path_factory.mktemp("run"), records)
     run.imported.write_text(json.dumps(imported | {"facts": facts} if isinstance(imported, dict) else imported))
     run.corpus_facts.write_text(json.dumps({"tokenizer": manifest}))

@@ -1,4 +1,4 @@
-"""Samples of machines, put into spans: means over time, and damage of every kind."""
+"""Samples of machines, averaged over spans of time, and damaged samples."""
 
 import json
 import math
@@ -20,11 +20,6 @@ def sample(
     return {"time": time, "node": node, "cpu": {"share": cpu}, "gpus": devices} | more
 
 
-def traffic(sent: object, received: object, speed: object = 1_000) -> dict[str, object]:
-    names = ("sent_bytes_per_second", "received_bytes_per_second", "speed_megabits_per_second")
-    return dict(zip(names, (sent, received, speed), strict=True))
-
-
 def write_samples(folder: Path, node: str, samples: list[object]) -> RunFolder:
     run = RunFolder(folder)
     run.system(node).write_text("".join(json.dumps(each) + "\n" for each in samples))
@@ -41,8 +36,7 @@ def test_devices_of_all_machines_are_named_and_averaged(tmp_path):
     found = read_machines(run)
     assert list(found.devices) == ["node1 CPU", "node1 GPU 0", "node1 GPU 1", "node2 CPU"]
     assert list(found.gpus) == ["node1 GPU 0", "node1 GPU 1"]
-    means = [found.mean(values) for values in found.devices.values()]
-    assert means == pytest.approx([0.25, 1.0, 0.5, 0.75])
+    assert [values[0] for values in found.devices.values()] == pytest.approx([0.25, 1.0, 0.5, 0.75])
 
 
 def test_time_counts_from_the_first_sample_of_any_machine(tmp_path):
@@ -63,31 +57,9 @@ def test_a_long_run_is_put_into_spans_and_each_is_a_mean(tmp_path):
     assert all(0.4 < share < 0.6 for share in found.devices["node1 CPU"][:-1])
 
 
-def test_traffic_is_that_of_the_busier_direction_without_what_stays_inside(tmp_path):
-    network = {"eth0": traffic(5e6, 200e6), "lo": traffic(1e9, 1e9), "eth1": traffic(0, 0)}
-    found = read_machines(
-        write_samples(tmp_path, "node1", [sample(1_000 + index, network=network) for index in range(3)])
-    )
-    assert found.traffic["node1 eth0"] == [200e6] * 3
-    assert list(found.between_machines) == ["node1 eth0"]
-    assert "node1 eth1" not in found.traffic
-    assert found.speeds["node1 eth0"] == 1_000
-
-
-def test_one_direction_that_is_known_is_enough(tmp_path):
-    run = write_samples(tmp_path, "node1", [sample(1_000, network={"eth0": traffic(None, 7.0, None)})])
-    assert read_machines(run).traffic == {"node1 eth0": [7.0]}
-
-
-def test_what_samplers_could_not_see_is_said_once(tmp_path):
-    run = write_samples(tmp_path, "node1", [sample(1_000 + index, notes=["no GPU counters", 5]) for index in range(3)])
+def test_notes_of_samplers_are_kept_once(tmp_path):
+    run = write_samples(tmp_path, "node1", [sample(1_000 + index, notes=["no GPU counters"]) for index in range(3)])
     assert read_machines(run).notes == ["no GPU counters"]
-
-
-def test_series_without_values_have_no_mean():
-    assert MachineSeries().mean([]) is None
-    assert MachineSeries().mean([None, None]) is None
-    assert MachineSeries().mean([None, 0.5, 1.0]) == 0.75
 
 
 @pytest.mark.parametrize(
@@ -119,7 +91,7 @@ def test_damaged_lines_are_left_out_wherever_they_stand(tmp_path, line, place):
     found = read_machines(run)
     shares = [share for share in found.devices["node1 CPU"] if share is not None]
     assert shares == [0.25] * 2
-    assert (found.traffic, found.gpus) == ({}, {})
+    assert found.gpus == {}
 
 
 def test_a_damaged_file_does_not_hide_another_machine(tmp_path):
@@ -130,14 +102,13 @@ def test_a_damaged_file_does_not_hide_another_machine(tmp_path):
     assert list(read_machines(run).devices) == ["node1 CPU"]
 
 
-def test_the_number_of_series_and_notes_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(machines_module, "MAX_SERIES", 5)
-    network = {f"veth{index}": traffic(1.0, 1.0) for index in range(100)}
+def test_the_number_of_devices_and_notes_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(machines_module, "MAX_DEVICES", 5)
+    monkeypatch.setattr(machines_module, "MAX_NOTES", 5)
     notes = [f"note {index}" for index in range(100)]
-    found = read_machines(write_samples(tmp_path, "node1", [sample(1_000, network=network, notes=notes)]))
-    assert len(found.devices) + len(found.traffic) == 5
+    found = read_machines(write_samples(tmp_path, "node1", [sample(1_000, gpus=[0.5] * 100, notes=notes)]))
+    assert len(found.devices) == 5
     assert len(found.notes) == 5
-    assert len(found.speeds) <= 5
 
 
 anything = st.recursive(
@@ -145,25 +116,24 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-counters = st.fixed_dictionaries({}, optional=dict.fromkeys(traffic(0, 0), anything)) | anything
-samples_of_strangers = st.fixed_dictionaries(
+damaged_samples = st.fixed_dictionaries(
     {"time": st.integers(0, 50) | st.floats(-1e9, 1e9) | anything, "node": st.text(max_size=5) | anything},
     optional={
         "cpu": st.fixed_dictionaries({"share": anything}) | anything,
         "gpus": st.lists(st.fixed_dictionaries({"index": anything, "utilisation": anything}) | anything, max_size=2)
         | anything,
-        "network": st.dictionaries(st.text(max_size=5), counters, max_size=2) | anything,
+        "network": anything,
         "notes": anything,
     },
 )
 
 
-@settings(max_examples=100)
-@given(st.lists(samples_of_strangers | anything, max_size=6))
-def test_no_samples_of_a_stranger_are_an_exception(tmp_path_factory, samples):
+@settings(max_examples=50)
+@given(st.lists(damaged_samples | anything, max_size=6))
+def test_no_sample_raises_an_exception(tmp_path_factory, samples):
     found = read_machines(write_samples(tmp_path_factory.mktemp("run"), "x", samples))
-    for series in (*found.devices.values(), *found.traffic.values()):
+    for series in found.devices.values():
         assert len(series) == len(found.seconds)
         assert all(value is None or math.isfinite(value) for value in series)
     assert len(found.seconds) <= MAX_SPANS + 1
-    json.dumps([found.devices, found.traffic, found.seconds, found.speeds], allow_nan=False)
+    json.dumps([found.devices, found.seconds], allow_nan=False)

@@ -1,4 +1,4 @@
-"""The page: complete, self-contained, deaf to hostile text, with colours that can be told from their paper."""
+"""Page and Markdown of a report: complete, self-contained, safe with any text, readable in both colour modes."""
 
 import base64
 import hashlib
@@ -7,15 +7,36 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
 
+from dragoman.diagnosis.verdict import Verdict
 from dragoman.report.charts import NUM_COLOURS
-from dragoman.report.page import hover_data, how_sure, read_verdict, render_page, sentences_over_time
-from dragoman.report.parts import Answer, Chart, Report, Section, Series, Table, TranslationSample
+from dragoman.report.content import (
+    Answer,
+    Chart,
+    Comparison,
+    Report,
+    ReportSection,
+    Series,
+    Table,
+    TranslationSample,
+    plain_text,
+)
+from dragoman.report.rendering import (
+    describe_bottleneck,
+    describe_confidence,
+    escape_text,
+    hover_data,
+    render_markdown,
+    render_page,
+    sentences_over_time,
+)
 
 OWN_FILES = files("dragoman.report")
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -60,13 +81,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def sample() -> Page:
-    return Page(render_page(sample_report()))
+def sample(sample_html) -> Page:
+    return Page(sample_html)
 
 
 def test_the_first_screen_comes_first(sample):
     report = sample_report()
-    firsts = [report.title, report.summary, *report.figures.values(), "What held it back", report.warnings[0]]
+    firsts = [report.title, report.summary, *report.figures.values(), "What limited it", report.warnings[0]]
     places = [sample.words.index(text, len(report.title)) for text in firsts[1:]]
     assert max(places) < sample.words.index("Questions and answers")
 
@@ -97,9 +118,9 @@ def test_every_chart_is_drawn_and_has_its_values(sample):
     assert set(json.loads(sample.scripts[0])) == {chart.key for chart in charts}
 
 
-@pytest.mark.parametrize("report", [sample_report(), sample_comparison()], ids=["report", "comparison"])
-def test_nothing_is_fetched(report):
-    html = render_page(report)
+@pytest.mark.parametrize("name", ["sample_html", "comparison_html"])
+def test_the_page_fetches_nothing(name, request):
+    html = request.getfixturevalue(name)
     assert "://" not in html
     assert "@import" not in html
     page = Page(html)
@@ -115,8 +136,8 @@ def test_only_our_own_script_may_run(sample):
     assert len(OWN_FILES.joinpath("page.js").read_bytes()) < 10_000
 
 
-def test_hostile_text_is_only_text():
-    page = Page(render_page(hostile_report()))
+def test_hostile_text_is_only_text_on_the_page(hostile_html):
+    page = Page(hostile_html)
     assert page.count("img") == 0
     assert page.count("script") == 2
     assert "\x1b" not in "".join(page.text + page.scripts)
@@ -129,31 +150,33 @@ def page_with(word: str) -> Page:
     chart = Chart("k", word, word, word, [Series(word, [1, 2], [1, 2])])
     answer = Answer(word, word, [word], 0.5, [chart], [Table("t", [word], [[word]])], [word])
     samples = [TranslationSample(1, word, word, word)]
-    facts = {"verdict": {"bottleneck": f"x{word}", "why": f"x{word}"}}
-    section = Section(word, [word], samples=samples, text=f"x{word}")
-    html = render_page(Report(word, word, {word: word}, [answer], [section], [word], facts))
+    section = ReportSection(word, [word], samples=samples, text=f"x{word}")
+    html = render_page(
+        Report(word, word, {word: word}, [answer], [section], [word], Verdict(f"x{word}", 0.5, 0.5, f"x{word}"))
+    )
     return Page(html.encode().decode())
 
 
-PLAIN_PAGE = page_with("word")
+@pytest.fixture(scope="module")
+def plain_page() -> Page:
+    return page_with("word")
 
 
 @settings(max_examples=20)
 @given(st.text(st.characters(codec=None), max_size=10))
 @example(HOSTILE)
-def test_any_text_leaves_the_page_as_it_is(text):
+def test_any_text_leaves_the_structure_of_the_page_alone(plain_page, text):
     strange = page_with(text)
     # How a chart is drawn may depend on how long its words are; what stands around it may not.
     drawn = {"g", "text", "path", "use", "defs", "pattern", "rect", "clippath"}
     assert [tag for tag, _ in strange.elements if tag not in drawn] == [
-        tag for tag, _ in PLAIN_PAGE.elements if tag not in drawn
+        tag for tag, _ in plain_page.elements if tag not in drawn
     ]
 
 
 def test_a_chart_shown_twice_has_two_ids():
-    report = sample_report()
-    doubled = replace(report, sections=[Section("again", charts=report.answers[0].charts)])
-    html = render_page(doubled)
+    chart = sample_report().answers[0].charts[0]
+    html = render_page(replace(sample_comparison(), sections=[ReportSection("twice", charts=[chart, chart])]))
     ids = re.findall(r' id="([^"]*)"', html)
     assert len(ids) == len(set(ids))
     assert 'data-chart="phases--2"' in html
@@ -161,7 +184,7 @@ def test_a_chart_shown_twice_has_two_ids():
 
 def test_a_chart_without_values_is_left_out():
     chart = Chart("empty", "Nothing", "x", "y", [Series("s", [1], [None])])
-    html = render_page(replace(sample_comparison(), sections=[Section("s", charts=[chart])]))
+    html = render_page(replace(sample_comparison(), sections=[ReportSection("s", charts=[chart])]))
     assert "<svg" not in html
     assert "Nothing" not in html
 
@@ -183,14 +206,22 @@ def test_hovering_costs_less_than_a_megabyte_and_keeps_steps_exact():
     ],
 )
 def test_confidence_in_words(confidence, word):
-    assert how_sure(confidence) == word
+    assert describe_confidence(confidence) == word
 
 
-def test_a_verdict_may_be_missing_or_partial():
-    assert read_verdict({}) is None
-    assert read_verdict({"verdict": None}) is None
-    verdict = read_verdict({"verdict": {"bottleneck": "unknown", "share": None, "confidence": None}})
-    assert (verdict.bottleneck, verdict.share, verdict.sureness, verdict.why) == ("Unknown", "", "", "")
+def test_a_known_bottleneck_is_named_with_its_share_and_certainty():
+    assert describe_bottleneck(Verdict("network", 0.62, 0.86, "")) == "Network, 62% of the time (quite sure)"
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.5])
+def test_an_unknown_bottleneck_has_no_share(confidence):
+    unknown = describe_bottleneck(Verdict("unknown", 0.0, confidence, "No record says."))
+    assert unknown == "Not enough data to say what limited this run."
+
+
+def test_a_page_needs_no_verdict(comparison_html, sample_html):
+    assert "What limited it" in sample_html
+    assert "What limited it" not in comparison_html
 
 
 def test_samples_of_a_sentence_stand_together_in_order():
@@ -237,11 +268,86 @@ def test_colours_pass_contrast_checks(scheme):
         assert contrast(colours[name], colours["panel"]) >= 3, name
 
 
-def test_each_variable_that_is_used_has_a_colour():
+def test_each_variable_that_is_used_has_a_colour(sample_html):
     css = OWN_FILES.joinpath("page.css").read_text(encoding="utf-8")
-    used = set(re.findall(r"var\(--([\w-]+)\)", css + render_page(sample_report())))
+    used = set(re.findall(r"var\(--([\w-]+)\)", css + sample_html))
     assert used - set(palette()) == {"text-font", "code-font", "series"}
 
 
-def test_hostile_text_is_hostile():
-    assert all(piece in HOSTILE for piece in ("</script>", "<img", "\x1b", "|", "`", "]("))
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+KEEPS_LINKS_APART = "<!-- -->"
+
+
+def tokens_of(markdown: str) -> list:
+    """Returns all tokens, also those inside lines."""
+    return [inner for token in PARSER.parse(markdown) for inner in (token, *(token.children or ()))]
+
+
+def shown(markdown: str) -> str:
+    return "".join(token.content for token in tokens_of(markdown) if token.type in ("text", "text_special"))
+
+
+def test_markdown_has_everything_but_charts():
+    report = sample_report()
+    text = " ".join(shown(render_markdown(report)).split())
+    for answer in report.answers:
+        assert answer.question in text
+        assert answer.answer in text
+        assert all(sentence in text for sentence in (*answer.evidence, *answer.missing))
+    assert all(warning in text for warning in report.warnings)
+    assert all(value in text for value in report.figures.values())
+    assert all(sample.translation in text for section in report.sections for sample in section.samples)
+    assert "charts are in report.html" in text
+    assert "setting_39 = 39000" in render_markdown(report)
+
+
+def test_markdown_tables_are_tables():
+    kinds = [token.type for token in tokens_of(render_markdown(sample_comparison()))]
+    assert kinds.count("table_open") == 1
+    assert kinds.count("tr_open") == 3
+
+
+def test_hostile_text_is_only_text_in_markdown():
+    tokens = tokens_of(render_markdown(hostile_report()))
+    kinds = {token.type for token in tokens}
+    assert not kinds & {"html_block", "link_open", "image", "code_inline", "s_open", "em_open", "hr", "blockquote_open"}
+    assert {token.content for token in tokens if token.type == "html_inline"} == {KEEPS_LINKS_APART}
+    assert "\x1b" not in render_markdown(hostile_report())
+    fences = [token.content for token in tokens if token.type == "fence"]
+    assert len(fences) == 1
+    assert fences[0].count("```") == 20
+
+
+def test_addresses_do_not_become_markdown_links():
+    text = escape_text("see https://x.org, WWW.x.org and me@x.org")
+    assert text == "see https<!-- -->://x.org, WWW<!-- -->.x.org and me<!-- -->@x.org"
+
+
+@pytest.mark.parametrize(
+    "text", ["- a", "+ a", "1. a", "1) a", "# a", "> a", "---", "===", "    code", "~~~", "a\n\nb"]
+)
+def test_no_text_starts_a_markdown_block(text):
+    kinds = [token.type for token in PARSER.parse(escape_text(text))]
+    assert kinds == ["paragraph_open", "inline", "paragraph_close"]
+
+
+def test_numbers_stay_readable_in_markdown():
+    assert escape_text("26.4 BLEU, 62% of 1,000") == "26.4 BLEU, 62% of 1,000"
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=60))
+@example(HOSTILE)
+@example("\\|")
+@example("&lt;b&gt;&amp;")
+@example("1.")
+def test_any_text_reads_the_same_and_stays_in_its_cell(text):
+    table = Table("t", ["a", "b"], [[text, "x"]])
+    tokens = PARSER.parse(render_markdown(Comparison("c", "s", [ReportSection("h", tables=[table])], [])))
+    cells = [after for before, after in pairwise(tokens) if before.type == "td_open"]
+    assert len(cells) == 2
+    children = cells[0].children or []
+    assert "".join(child.content for child in children if child.type != "html_inline") == " ".join(
+        plain_text(text).split()
+    )
+    assert {child.type for child in children} <= {"text", "text_special", "html_inline"}

@@ -1,4 +1,4 @@
-"""What single answers say of runs whose truth is known."""
+"""Single answers about runs whose true answers are known."""
 
 import json
 
@@ -8,7 +8,6 @@ from run_folders import (
     NUM_STEPS,
     SLOW_STEP,
     evaluation_record,
-    openseq2seq_log,
     own_records,
     train_record,
     write_config,
@@ -16,19 +15,16 @@ from run_folders import (
     write_records,
 )
 
-from dragoman.importing.importer import import_run
-from dragoman.report.answers.devices import answer_devices
-from dragoman.report.answers.duration import answer_duration, describe_hours
-from dragoman.report.answers.files import (
-    answer_checkpoint_files,
-    answer_checkpoint_size,
-    answer_training_set,
-)
-from dragoman.report.answers.learning_rate import answer_learning_rate
+from dragoman.report.answers.files import answer_checkpoint_files, answer_checkpoint_size, answer_training_set
+from dragoman.report.answers.learning import answer_learning_rate, answer_overfitting, answer_trained
 from dragoman.report.answers.network import answer_network, answer_traffic
-from dragoman.report.answers.overfitting import answer_overfitting
-from dragoman.report.answers.steps import answer_steps, explain_outliers
-from dragoman.report.answers.trained import answer_trained
+from dragoman.report.answers.speed import (
+    answer_devices,
+    answer_duration,
+    answer_steps,
+    describe_hours,
+    explain_outliers,
+)
 from dragoman.report.evidence import Known, read_evidence
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
@@ -39,23 +35,14 @@ def findings_of(run: RunFolder, **known) -> Findings:
 
 
 def text_of(answer) -> str:
-    """All its words, those of tables included."""
+    """Returns all text of an answer, also that of tables."""
     tables = [[table.title, *table.columns, *(cell for row in table.rows for cell in row)] for table in answer.tables]
     return json.dumps([answer.answer, list(answer.evidence), list(answer.missing), tables], ensure_ascii=False)
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory) -> Findings:
-    return findings_of(write_own_run(tmp_path_factory.mktemp("own"), training={"price_per_hour": 6.0}))
-
-
-@pytest.fixture(scope="module")
-def foreign_run(tmp_path_factory) -> RunFolder:
-    folder = tmp_path_factory.mktemp("foreign")
-    (folder / "nohup.out").write_text(openseq2seq_log(), encoding="utf-8")
-    run = RunFolder(folder / "run")
-    import_run([folder / "nohup.out"], run)
-    return run
+def own(own_run) -> Findings:
+    return findings_of(own_run)
 
 
 @pytest.fixture
@@ -77,7 +64,7 @@ def test_duration_with_restart_phases_and_cost(own):
     assert own.cost == pytest.approx(6.0 * 21_101 / 3600, rel=0.001)
     assert f"{own.cost:.2f}" in answer.answer
     said = text_of(answer)
-    assert "400 steps had to be made again" in said
+    assert "400 steps had to be trained again" in said
     assert "18 minutes" in said
     assert "rank 3 on node2" in said
     (phases,) = answer.tables
@@ -97,8 +84,8 @@ def test_without_a_price_the_cost_is_asked_for(run):
     assert "--price-per-hour" in text_of(answer)
 
 
-def test_a_log_without_a_clock_is_added_up_and_says_so(foreign_run):
-    answer = answer_duration(findings_of(foreign_run, price_per_hour=10))
+def test_a_log_without_a_clock_is_added_up_and_says_so(imported_run):
+    answer = answer_duration(findings_of(imported_run, price_per_hour=10))
     assert "5.4 hours" in answer.answer
     assert "53.89" in answer.answer
     assert "no clock" in text_of(answer)
@@ -124,7 +111,7 @@ def test_a_flat_run_is_fully_trained(run):
         for step in range(500, 20_001, 500)
     ]
     write_records(write_config(run, training={"schedule": "fixed", "warmup_steps": 0}), records)
-    assert answer_trained(findings_of(run)).answer.startswith("Yes")
+    assert answer_trained(findings_of(run)).answer.startswith("Effectively yes")
 
 
 @pytest.mark.parametrize("num_evaluations", [0, 1, 4])
@@ -148,19 +135,19 @@ def test_overfitting_is_seen_and_the_best_checkpoint_named(run):
     assert answer.answer.startswith("Yes")
     assert findings.overfitting.best_step in (5_500, 6_000, 6_500)
     assert f"{findings.overfitting.best_step:,}" in answer.answer
-    assert answer_trained(findings).answer.startswith("More than that")
+    assert answer_trained(findings).answer.startswith("Yes, and it has begun to overfit")
 
 
 def test_a_run_that_gets_better_does_not_overfit(own):
     answer = answer_overfitting(own)
     assert not answer.answer.startswith("Yes")
     assert "10,000" in answer.answer
-    assert "Best BLEU 24.01" in text_of(answer)
+    assert "Best BLEU: 24.01" in text_of(answer)
     assert not answer.missing
 
 
-def test_losses_that_are_not_comparable_are_said_to_be_so(foreign_run):
-    assert "dropout" in text_of(answer_overfitting(findings_of(foreign_run)))
+def test_losses_that_are_not_comparable_are_said_to_be_so(imported_run):
+    assert "dropout" in text_of(answer_overfitting(findings_of(imported_run)))
 
 
 def test_busy_gpus_that_wait_are_explained(own):
@@ -180,7 +167,7 @@ def test_processors_stand_in_where_there_is_no_gpu(run):
         samples = [json.loads(line) | {"gpus": []} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     answer = answer_devices(findings_of(run))
-    assert "processors" in answer.answer
+    assert "CPUs" in answer.answer
     assert "30%" in answer.answer
 
 
@@ -193,17 +180,17 @@ def test_the_network_by_measurement(own):
     assert not answer.missing
 
 
-def test_the_network_by_arithmetic_says_what_was_assumed(foreign_run):
-    answer = answer_network(findings_of(foreign_run, link="1000Mbit", gpu="V100"))
+def test_the_network_by_arithmetic_says_what_was_assumed(imported_run):
+    answer = answer_network(findings_of(imported_run, link="1000Mbit", gpu="V100"))
     assert answer.answer.startswith("Yes")
     assert "365.3 MB" in text_of(answer)
     assert any(sentence.startswith("Assumed:") for sentence in answer.evidence)
     assert answer.missing
-    assert answer_network(findings_of(foreign_run, link="100gbit")).answer.startswith("No")
+    assert answer_network(findings_of(imported_run, link="100gbit")).answer.startswith("No")
 
 
-def test_without_the_link_it_is_asked_for(foreign_run):
-    answer = answer_network(findings_of(foreign_run))
+def test_without_the_link_it_is_asked_for(imported_run):
+    answer = answer_network(findings_of(imported_run))
     assert "--link" in answer.answer
     assert answer.confidence == 0
 
@@ -270,9 +257,9 @@ def test_the_training_set_in_bytes_and_lines(own):
         assert words in said
 
 
-def test_the_training_set_of_a_log_by_its_files(tmp_path, foreign_run):
+def test_the_training_set_of_a_log_by_its_files(tmp_path, imported_run):
     (tmp_path / "train.en").write_bytes(b"x" * 2_000_000)
-    imported = json.loads(foreign_run.imported.read_text())
+    imported = json.loads(imported_run.imported.read_text())
     imported["facts"]["training_files"] = {"source": str(tmp_path / "train.en"), "target": "/gone"}
     run = write_records(RunFolder(tmp_path / "run"), [train_record(100)])
     run.imported.write_text(json.dumps(imported))
@@ -294,7 +281,7 @@ def test_bytes_for_each_parameter(own):
     answer = answer_checkpoint_size(own)
     assert "730.6 MB" in answer.answer
     assert f"12.0 bytes for each of {NUM_PARAMETERS:,} parameters" in answer.answer
-    assert "1.5 GB in all" in text_of(answer)
+    assert "1.5 GB in total" in text_of(answer)
 
 
 def test_checkpoints_that_are_gone_are_known_by_their_records(run):
@@ -303,8 +290,8 @@ def test_checkpoints_that_are_gone_are_known_by_their_records(run):
     assert answer_checkpoint_files(findings).confidence == 0
 
 
-def test_checkpoints_of_openseq2seq_by_its_rule(foreign_run):
-    findings = findings_of(foreign_run)
+def test_checkpoints_of_openseq2seq_by_its_rule(imported_run):
+    findings = findings_of(imported_run)
     assert "852.3 MB" in answer_checkpoint_size(findings).answer
     assert "14 bytes" in answer_checkpoint_size(findings).answer
     files = answer_checkpoint_files(findings)
@@ -345,13 +332,13 @@ def test_a_slow_beginning_is_called_so(run):
 def test_a_drift_is_noticed(run):
     records = [train_record(step, seconds_per_step=2.0 + step / 2_000) for step in range(100, 2_001, 100)]
     said = text_of(answer_steps(findings_of(write_records(run, records))))
-    assert "worth a look" in said
+    assert "worth investigating" in said
     assert "no drift" not in said
 
 
 def test_bytes_of_a_step_against_theory(own):
     answer = answer_traffic(own)
-    assert "100% of theory" in answer.answer
+    assert "100% of the theoretical amount" in answer.answer
     said = text_of(answer)
     assert "365.3 MB" in said
     assert "1,461 Mbit/s" in said
@@ -366,8 +353,8 @@ def test_one_worker_has_no_traffic(run):
     assert answer.confidence == 1
 
 
-def test_traffic_of_a_log_by_theory(foreign_run):
-    answer = answer_traffic(findings_of(foreign_run))
+def test_traffic_of_a_log_by_theory(imported_run):
+    answer = answer_traffic(findings_of(imported_run))
     assert "365.3 MB" in answer.answer
     assert answer.missing
 
@@ -379,8 +366,8 @@ def test_a_price_that_is_given_holds_for_the_whole_run(run):
     assert findings_of(run, price_per_hour=0.0).cost == 0
 
 
-def test_a_chart_without_measured_traffic_accuses_no_network(foreign_run):
-    (chart,) = answer_traffic(findings_of(foreign_run, link="1000Mbit")).charts
+def test_a_chart_without_measured_traffic_accuses_no_network(imported_run):
+    (chart,) = answer_traffic(findings_of(imported_run, link="1000Mbit")).charts
     bytes_line, step_line = chart.series
     assert len(set(step_line.y)) == 1
     assert bytes_line.y[0] > bytes_line.y[-1]

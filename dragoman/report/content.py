@@ -1,4 +1,4 @@
-"""What a report consists of, before it is drawn or written: answers with evidence, charts as data, tables."""
+"""Content of a report before it is rendered: answers with evidence, charts as data, tables."""
 
 import json
 import math
@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+from dragoman.diagnosis.verdict import Verdict
 
-
-def plain_text(text: str) -> str:
-    """Text in which control characters and changes of direction are spelled out instead of obeyed."""
-    text = text.replace("\r\n", "\n")
-    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 MAX_DEPTH = 20
-"""Of tables and lists in report.json; what lies deeper is left out."""
-Look = Literal["line", "points", "dashed", "band", "stack", "bars"]
-"""How a series is drawn; a band has `low` beside `y`, which is its upper edge, and stacks are put on each other."""
+"""Deepest nesting in report.json; deeper values are left out."""
+
+Look = Literal["line", "points", "dashed", "band", "stack"]
+"""How a series is drawn; a band reaches from `low` up to `y`, and stacks are drawn on top of each other."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place on the x axis that something happened at."""
+    """An event at a place on the x axis."""
 
     x: float
     label: str
@@ -43,10 +38,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture, as data."""
+    """One chart, as data."""
 
     key: str
-    """For files and links: letters, digits and dashes."""
+    """Name for files and links: letters, digits and dashes."""
     title: str
     x_label: str
     y_label: str
@@ -56,7 +51,7 @@ class Chart:
     is_y_log: bool = False
     y_from_zero: bool = False
     note: str = ""
-    """How to read it, one sentence."""
+    """How to read the chart, in one message."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +66,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Answer:
-    """One of the questions a run's owner asks."""
+    """A question about the run and its answer."""
 
     question: str
     answer: str
-    """One sentence."""
+    """The answer in one or two messages."""
     evidence: Sequence[str] = ()
     confidence: float = 0.0
-    """0 where nothing is known, 1 where it is certain."""
+    """0 where nothing is known, 1 where the answer is certain."""
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     missing: Sequence[str] = ()
-    """What the files cannot tell, and what to measure next time."""
+    """What the files do not show, and what to measure next time."""
 
     def to_json(self) -> dict[str, Any]:
-        """Without its pictures."""
+        """Returns everything except charts and tables."""
         return {
             "question": self.question,
             "answer": self.answer,
@@ -97,7 +92,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class TranslationSample:
-    """What the model said of a sentence at one step."""
+    """Translation of one sentence at one step."""
 
     step: int
     source: str
@@ -107,35 +102,36 @@ class TranslationSample:
 
 
 @dataclass(frozen=True)
-class Section:
-    """What follows the questions: charts, tables, samples or plain text under a heading."""
+class ReportSection:
+    """Charts, tables, samples or plain text under a heading, after the answers."""
 
     title: str
-    sentences: Sequence[str] = ()
+    messages: Sequence[str] = ()
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     samples: Sequence[TranslationSample] = ()
     text: str = ""
-    """Shown as it is, e.g. a configuration file."""
+    """Shown unchanged, e.g. a configuration file."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All there is to say about one run."""
+    """Everything a report says about one run."""
 
     title: str
     summary: str
     """One paragraph in plain words."""
     figures: dict[str, str]
-    """The few that everybody asks for, by name, for the top of the page."""
+    """The most important figures, by name, for the top of the page."""
     answers: Sequence[Answer]
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     warnings: Sequence[str]
+    verdict: Verdict | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What report.json has besides: parameters, steps, seconds_per_step, last_evaluation, verdict and more."""
+    """Further keys of report.json: parameters, steps, seconds_per_step, last_evaluation, verdict and more."""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that is not a picture."""
+        """Returns the content of report.json."""
         found = {
             "title": self.title,
             "summary": self.summary,
@@ -143,7 +139,7 @@ class Report:
             "answers": [answer.to_json() for answer in self.answers],
             "warnings": list(self.warnings),
         }
-        return _plain_table(found)
+        return _strict_table(found)
 
 
 @dataclass(frozen=True)
@@ -152,40 +148,46 @@ class Comparison:
 
     title: str
     summary: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     warnings: Sequence[str]
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that is not a picture."""
+        """Returns the content of report.json."""
         found = {"title": self.title, "summary": self.summary, **self.facts, "warnings": list(self.warnings)}
-        return _plain_table(found)
+        return _strict_table(found)
 
 
-def _plain_table(values: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    return {_plain_text(str(key)): _plain(value, depth + 1) for key, value in values.items()}
+def plain_text(text: str) -> str:
+    """Spells out control characters and changes of writing direction, so that a page does not obey them."""
+    text = text.replace("\r\n", "\n")
+    return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def _plain(value: Any, depth: int) -> Any:
-    """What strict JSON can hold: records of a run may have numbers that are none, half letters and endless nesting."""
+def format_value(value: Any) -> str:
+    """Formats a value of a configuration."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _strict_table(values: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    return {_encodable(str(key)): _strict_value(value, depth + 1) for key, value in values.items()}
+
+
+def _strict_value(value: Any, depth: int) -> Any:
+    """Returns what strict JSON can hold: no NaN, no lone surrogates, no endless nesting."""
     match value:
         case str():
-            return _plain_text(value)
+            return _encodable(value)
         case float():
             return value if math.isfinite(value) else None
         case dict() if depth < MAX_DEPTH:
-            return _plain_table(value, depth)
+            return _strict_table(value, depth)
         case list() | tuple() if depth < MAX_DEPTH:
-            return [_plain(item, depth + 1) for item in value]
+            return [_strict_value(item, depth + 1) for item in value]
         case bool() | int() | None:
             return value
     return None
 
 
-def _plain_text(text: str) -> str:
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def printed(value: Any) -> str:
-    """A value of a configuration, for people."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,273 @@
+"""Questions 1, 4 and 10: how long the run took, how busy its devices were, and how long a step took."""
+
+from dragoman.diagnosis.network_estimate import BUSY_GPUS
+from dragoman.diagnosis.verdict import BUSY_SHARE
+from dragoman.diagnosis.wording import PART_NAMES, format_step
+from dragoman.report.content import Answer, Chart, Mark, Series, Table
+from dragoman.report.evidence import Restart, curve
+from dragoman.report.findings import Findings
+from dragoman.report.machines import Values
+from dragoman.run.summary import format_seconds
+
+DURATION = "How long did it take?"
+DEVICES = "Were the GPUs fully used?"
+STEPS = "How long is an average step?"
+MAX_CAUSES = 5
+MAX_LINES = 8
+"""Most lines in the chart of utilisation: more could not be told apart."""
+NOTABLE_DRIFT = 0.05
+MAX_MARKS = 40
+MAX_OUTLIERS_SHOWN = 8
+SMALLEST_PHASE = 0.0005
+"""Share of the time below which a phase is not listed."""
+WAITING = ("exposed_communication", "straggler", "data")
+
+
+def answer_duration(findings: Findings) -> Answer:
+    """Wall time, phases, restarts, time lost to faults, cost."""
+    evidence, seconds = findings.evidence, findings.wall_seconds
+    if seconds is None:
+        missing = ["The files do not say how long a step or the run took: keep a log with times."]
+        return Answer(DURATION, "Not known.", missing=missing)
+    # The first logged interval has steps before the one it is logged at.
+    counted = int(findings.interval_steps.sum())
+    num_steps = counted or (evidence.last_step or 0) - (evidence.first_step or 0) + 1
+    cost = "" if findings.cost is None else f", at a cost of {findings.cost:,.2f}"
+    phases = _phases(findings)
+    is_estimated = evidence.facts.clock == "reconstructed"
+    return Answer(
+        DURATION,
+        f"{describe_hours(seconds)} for {num_steps:,} steps{cost}.",
+        [*_describe_clock(findings), *_describe_restarts(evidence.restarts, seconds)],
+        confidence=0.8 if is_estimated else 1.0,
+        tables=[phases] if phases else [],
+        missing=["The cost: pass --price-per-hour, or set training.price_per_hour."] if findings.cost is None else [],
+    )
+
+
+def describe_hours(seconds: float) -> str:
+    """Describes a duration in words, and exactly."""
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} minutes ({format_seconds(seconds)})"
+    return f"{seconds / 3600:.1f} hours ({format_seconds(seconds)})"
+
+
+def _describe_clock(findings: Findings) -> list[str]:
+    if findings.evidence.facts.clock == "reconstructed":
+        return ["The log has no clock: this is the sum of its step times, without start-up and interruptions."]
+    if findings.training_seconds is None or findings.wall_seconds is None:
+        return []
+    share = findings.training_seconds / findings.wall_seconds if findings.wall_seconds else 1.0
+    return [f"{describe_hours(findings.training_seconds)} of it was training ({min(1.0, share):.0%})."]
+
+
+def _describe_restarts(restarts: list[Restart], seconds: float) -> list[str]:
+    if not restarts:
+        return ["The records show no restart."]
+    lost = sum(restart.repeated_seconds + (restart.silent_seconds or 0.0) for restart in restarts)
+    num_steps = sum(restart.repeated_steps for restart in restarts)
+    causes = sorted({restart.cause for restart in restarts if restart.cause})
+    times = "once" if len(restarts) == 1 else f"{len(restarts):,} times"
+    share = f" ({lost / seconds:.1%})" if seconds else ""
+    return [
+        f"The run restarted {times}: {num_steps:,} steps had to be trained again, and {describe_hours(lost)} were "
+        f"lost{share}, downtime included.",
+        *(f"Cause: {cause}" for cause in causes[:MAX_CAUSES]),
+    ]
+
+
+def _phases(findings: Findings) -> Table | None:
+    """Time by what it was spent on, over the whole run."""
+    totals = dict.fromkeys(PART_NAMES, 0.0)
+    before = 0
+    for record in findings.evidence.train:
+        num_steps, before = max(0, record.step - before), record.step
+        for name, seconds in (record.attribution or {}).items():
+            if name in totals:
+                totals[name] += num_steps * seconds
+    whole = sum(totals.values())
+    if not whole:
+        return None
+    rows = [
+        (PART_NAMES[name], format_seconds(seconds), f"{seconds / whole:.1%}")
+        for name, seconds in sorted(totals.items(), key=lambda item: -item[1])
+        if seconds / whole >= SMALLEST_PHASE
+    ]
+    return Table("Where the time went", ("phase", "time", "share"), rows, (1, 2))
+
+
+def answer_devices(findings: Findings) -> Answer:
+    """Utilisation over time, and how much of it was waiting."""
+    machines, verdict = findings.machines, findings.verdict
+    devices = machines.gpus or machines.devices
+    known = {name: [value for value in values if value is not None] for name, values in devices.items()}
+    means = {name: sum(values) / len(values) for name, values in known.items() if values}
+    if not means:
+        return _devices_unmeasured(findings)
+    overall = sum(means.values()) / len(means)
+    total = sum(verdict.parts.values())
+    waiting = sum(verdict.parts.get(name, 0.0) for name in WAITING)
+    waited = f", but {waiting / total:.0%} of each step was spent waiting" if total else ""
+    kind = "GPUs" if machines.gpus else "CPUs (there was no GPU)"
+    yes_or_no = "By utilisation, yes" if overall >= BUSY_SHARE else "No"
+    evidence = [f"{name}: {mean:.0%} on average." for name, mean in list(means.items())[:MAX_LINES]]
+    evidence += verdict.misleading
+    if machines.gpus:
+        evidence.append(f"Utilisation counts the time in which any kernel ran, also one that waited: {BUSY_GPUS}")
+    rows = [(name, f"{mean:.1%}") for name, mean in means.items()]
+    return Answer(
+        DEVICES,
+        f"{yes_or_no}: the {kind} were busy {overall:.0%} of the time on average{waited}.",
+        evidence,
+        confidence=0.9,
+        charts=[_utilisation_chart(findings, devices)],
+        tables=[Table("Mean utilisation", ("device", "busy"), rows, (1,))] if len(rows) > 1 else [],
+        missing=machines.notes[:3],
+    )
+
+
+def _utilisation_chart(findings: Findings, devices: dict[str, Values]) -> Chart:
+    seconds = findings.machines.seconds
+    unit, unit_seconds = ("hours", 3600) if seconds[-1] > 7200 else ("minutes", 60)
+    times = [second / unit_seconds for second in seconds]
+    series = [
+        Series(name, times, [None if value is None else 100 * value for value in values])
+        for name, values in list(devices.items())[:MAX_LINES]
+    ]
+    return Chart("utilisation", "Utilisation", f"{unit} since the start", "busy, %", series, y_from_zero=True)
+
+
+def _devices_unmeasured(findings: Findings) -> Answer:
+    evidence, estimate = findings.evidence, findings.network
+    which = f" ({', '.join(evidence.facts.gpus[:4])})" if evidence.facts.gpus else ""
+    said = [BUSY_GPUS]
+    answer, confidence = f"Not measured{which}.", 0.0
+    if estimate is not None and estimate.compute_seconds is not None and findings.step_times is not None:
+        low, typical, high = estimate.compute_seconds
+        share = min(1.0, typical / findings.step_times.median)
+        answer = f"Not measured; by an estimate, computing takes about {share:.0%} of a step{which}."
+        confidence = 0.4
+        said.append(f"Computing takes {low:.2g} to {high:.2g} s of a {findings.step_times.median:.3g} s step.")
+    is_recorded = any(record.utilisation for record in evidence.train)
+    missing = [] if is_recorded else ["Utilisation over time was not recorded; dragoman samples it every second."]
+    return Answer(DEVICES, answer, said, confidence, missing=missing)
+
+
+def answer_steps(findings: Findings) -> Answer:
+    """Mean, median, 95th percentile, drift, and outliers with their likely cause."""
+    times = findings.step_times
+    if times is None:
+        return Answer(STEPS, "Not known.", missing=["No step time was logged."])
+    if times.p95 is None:
+        mean = f"{format_step(times.mean)} on average, by the trainer's own summary."
+        return Answer(STEPS, mean, confidence=0.9, missing=["Times of single steps were not logged."])
+    answer = (
+        f"{format_step(times.mean)} on average; the median is {format_step(times.median)}, and 95% of the logged "
+        f"intervals are below {format_step(times.p95)}."
+    )
+    said = [*_describe_step_content(findings), *_describe_drift(times.drift), _describe_outliers(findings)]
+    tokens = curve(findings.evidence.train, "target_tokens_per_second")[1]
+    if len(tokens):
+        said.append(f"Throughput: {float(tokens.mean()):,.0f} target tokens per second on average.")
+    return Answer(STEPS, answer, said, 1.0, [_step_time_chart(findings)], _slowest_intervals(findings))
+
+
+def _describe_step_content(findings: Findings) -> list[str]:
+    evidence = findings.evidence
+    if evidence.facts.step_time_includes_evaluation:
+        return [
+            "These times include evaluations, which this trainer counts as part of a step; the median is not affected."
+        ]
+    if evidence.is_foreign:
+        return []
+    wall = curve(evidence.train, "wall_seconds_per_step")[1]
+    own = "These times do not include evaluation, checkpoints and logging"
+    return [f"{own}; with them a step took {format_step(float(wall.mean()))}." if len(wall) else f"{own}."]
+
+
+def _describe_drift(drift: float | None) -> list[str]:
+    if drift is None:
+        return []
+    how = "no drift" if abs(drift) < NOTABLE_DRIFT else "a drift worth investigating"
+    word = "slower" if drift >= 0 else "faster"
+    return [f"The last quarter of the run is {abs(drift):.1%} {word} than the first: {how}."]
+
+
+def _describe_outliers(findings: Findings) -> str:
+    causes = explain_outliers(findings)
+    if not causes:
+        return "No interval stands out."
+    counted = ", ".join(f"{count} {cause}" for cause, count in causes.items())
+    return f"{sum(causes.values())} of {len(findings.evidence.step_seconds)} intervals stand out: {counted}."
+
+
+def explain_outliers(findings: Findings) -> dict[str, int]:
+    """Counts slow intervals by their likely cause, the most frequent first."""
+    steps, _ = curve(findings.evidence.train, "seconds_per_step")
+    times = findings.step_times
+    found: dict[str, int] = {}
+    for index in times.outliers if times else []:
+        begin, end = (float(steps[index - 1]) if index else -1.0), float(steps[index])
+        cause = _cause(findings, begin, end, index)
+        found[cause] = found.get(cause, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _cause(findings: Findings, begin: float, end: float, index: int) -> str:
+    evidence = findings.evidence
+    events = {
+        "with a restart": [restart.step for restart in evidence.restarts],
+        "with an evaluation": [record.step for record in evidence.evaluations],
+        "with a checkpoint": [record.step for record in evidence.checkpoints],
+    }
+    for cause, steps in events.items():
+        # Our own evaluation at the last step of an interval is counted in that interval.
+        is_end_included = cause == "with an evaluation" and not evidence.is_foreign
+        if any(begin <= step < end or (step == end and is_end_included) for step in steps):
+            return cause
+    return "at the start" if index == 0 else "without a known cause"
+
+
+def _slowest_intervals(findings: Findings) -> list[Table]:
+    steps, seconds = curve(findings.evidence.train, "seconds_per_step")
+    times = findings.step_times
+    if times is None or not times.outliers:
+        return []
+    worst = sorted(times.outliers, key=lambda index: -seconds[index])[:MAX_OUTLIERS_SHOWN]
+    rows = [
+        (
+            f"{int(steps[index]):,}",
+            format_step(float(seconds[index])),
+            f"{seconds[index] / times.median:.2f} ×",
+            _cause(findings, float(steps[index - 1]) if index else -1.0, float(steps[index]), index),
+        )
+        for index in sorted(worst)
+    ]
+    columns = ("up to step", "time per step", "relative to the median", "cause")
+    return [Table("The slowest intervals", columns, rows, (0, 1, 2))]
+
+
+def _step_time_chart(findings: Findings) -> Chart:
+    steps, seconds = curve(findings.evidence.train, "seconds_per_step")
+    series = [Series("seconds per step", steps.tolist(), seconds.tolist())]
+    predicted = curve(findings.evidence.train, "predicted_seconds_per_step")
+    if len(predicted[0]):
+        series.append(Series("predicted", predicted[0].tolist(), predicted[1].tolist(), "dashed"))
+    marks = [Mark(restart.step, "restart") for restart in findings.evidence.restarts[:MAX_MARKS]]
+    return Chart("step-time", "Step time", "step", "seconds per step", series, marks, y_from_zero=True)
+
+
+def attribution_chart(findings: Findings) -> Chart | None:
+    """Parts of the step time, over the run."""
+    rows = [(record.step, record.attribution) for record in findings.evidence.train if record.attribution]
+    if len(rows) < 2:
+        return None
+    steps = [float(step) for step, _ in rows]
+    series = []
+    for name, label in PART_NAMES.items():
+        values = [parts.get(name, 0.0) for _, parts in rows]
+        if sum(values) > 0:
+            series.append(Series(label, steps, values, "stack"))
+    return Chart("attribution", "Parts of the step time", "step", "seconds per step", series, y_from_zero=True)
