@@ -14,7 +14,7 @@ HEAD = """# Settings of a run
 
 Defaults ← TOML file ← `--set section.key=value`. An unknown key is an error that names the nearest known one.
 `config.toml` in the run folder has every setting spelled out. Model sizes that are not set come from the preset.
-This page is written from `dragoman/run/config.py` and `preparation.py` by `docs/write_configuration.py`.
+This page is written from `dragoman/run/config.py` and `dragoman/corpus/settings.py` by `docs/write_configuration.py`.
 """
 PREPARE_HEAD = """# Settings of a preparation
 
