@@ -1,16 +1,16 @@
-"""`dragoman prepare` as people run it: on any number of processes, interrupted, twice, from pipes and configs."""
+"""Tests of `dragoman prepare` as people run it: with several processes, interrupted, twice, from pipes and configs."""
 
 import gzip
 import json
 import os
-import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,16 +18,36 @@ import pytest
 from corpora import Files, content_of, decode_all, make_pairs, names_in, write_pairs
 from program import Run, dragoman_command
 
+from dragoman.cli import main
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 
 # The real command, with blocks and shards so small that little text makes many, and a pool of processes for it. The
-# sizes are read by the first process only; the workers run as they always do.
-SMALL_PIECES = """
+# sizes are read by the first process only; the workers run as they always do. With HOLD_AT, the first process stops
+# when the progress of that stage reaches that number of pairs, prints "held", and waits for a line on its input.
+PROGRAM = """
+import os, sys
 import dragoman.cli
 import dragoman.corpus.formats.blocks as blocks
 import dragoman.corpus.preparation.engine as engine
-import dragoman.corpus.preparation.shuffle_stage as shuffling
-blocks.BLOCK_BYTES, shuffling.SHARD_TEXT_BYTES, engine.SMALL_BYTES = 10_000, 30_000, 0
+import dragoman.corpus.preparation.shuffle_stage as shuffle_stage
+import dragoman.corpus.preparation.stage as stage
+blocks.BLOCK_BYTES, shuffle_stage.SHARD_TEXT_BYTES, engine.SMALL_BYTES = 10_000, 30_000, 0
+
+class HeldContext(stage.StageContext):
+    def __init__(self, engine, say, progress):
+        wanted, at_least = os.environ["HOLD_AT"].split(":")
+        def hold(name, num_done, num_total):
+            nonlocal wanted
+            progress(name, num_done, num_total)
+            if name == wanted and num_done >= int(at_least):
+                wanted = None
+                print("held", flush=True)
+                sys.stdin.readline()
+        super().__init__(engine, say, hold)
+
+if "HOLD_AT" in os.environ:
+    import dragoman.corpus.preparation.prepare as prepare
+    prepare.StageContext = HeldContext
 dragoman.cli.main()
 """
 NUM_PAIRS = 3_000
@@ -44,7 +64,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 def command(files: Files, out: Path, *more: object) -> list[str]:
     options = ["--source", files[0], "--target", files[1], "--out", out, "--vocab-size", 300, "--json", *more]
-    return [sys.executable, "-c", SMALL_PIECES, "prepare", *map(str, options)]
+    return [sys.executable, "-c", PROGRAM, "prepare", *map(str, options)]
 
 
 def prepare(files: Files, out: Path, *more: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -55,20 +75,23 @@ def prepare(files: Files, out: Path, *more: object, code: int = 0) -> subprocess
 
 
 @pytest.fixture(scope="module")
-def expected(files: Files, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What an uninterrupted preparation by one process gives."""
-    out = tmp_path_factory.mktemp("expected") / "out"
-    prepare(files, out, "--processes", 1)
-    content = content_of(out)
+def prepared(files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of an uninterrupted preparation by one process, which keeps its work; tests must not change it."""
+    out = tmp_path_factory.mktemp("prepared") / "out"
+    done = prepare(files, out, "--processes", 1)
+    assert f"The cleaned text is kept in {out.parent / '.dragoman-work'}" in done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def expected(prepared: Path) -> dict[str, object]:
+    content = content_of(prepared)
     assert len([name for name in content if name.endswith("source.ids")]) > 5
     return content
 
 
-@pytest.mark.parametrize("num_processes", [2, 3])
-def test_the_same_bytes_by_any_number_of_processes(
-    files: Files, expected: dict[str, object], tmp_path: Path, num_processes: int
-):
-    done = prepare(files, tmp_path / "out", "--processes", num_processes)
+def test_any_number_of_processes_gives_the_same_bytes(files: Files, expected: dict[str, object], tmp_path: Path):
+    done = prepare(files, tmp_path / "out", "--processes", 3, "--discard-work")
     assert content_of(tmp_path / "out") == expected
     assert names_in(tmp_path) == {"out"}
     figures = json.loads(done.stdout)
@@ -76,157 +99,118 @@ def test_the_same_bytes_by_any_number_of_processes(
     assert figures["fingerprint"] == PreparedCorpus.open(tmp_path / "out").fingerprint
 
 
+def test_a_finished_output_is_not_prepared_again(files: Files, prepared: Path):
+    folder = prepared.parent
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    done = prepare(files, prepared)
+    assert f"{prepared} is already prepared from the same text with the same settings" in done.stderr
+    assert "was prepared with other settings" in prepare(files, prepared, "--seed", 2, code=1).stderr
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_another_vocabulary_size_does_not_clean_again(files: Files, prepared: Path, tmp_path: Path):
+    shutil.copytree(prepared.parent / ".dragoman-work", tmp_path / ".dragoman-work")
+    options = ["--vocab-size", 200, "--processes", 1, "--discard-work"]
+    done = prepare(files, tmp_path / "again", *options)
+    assert "Using the text that an earlier preparation cleaned and shuffled" in done.stderr
+    assert names_in(tmp_path) == {"again"}
+    done = prepare(files, tmp_path / "fresh", *options)
+    assert "Using the text" not in done.stderr
+    assert content_of(tmp_path / "again") == content_of(tmp_path / "fresh")
+
+
 # --- interruptions
 
 
 @contextmanager
-def running(files: Files, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command at work on two processes, in a session of its own as a terminal would give it."""
+def held(files: Files, out: Path, stage: str, num_pairs: int) -> Iterator[subprocess.Popen[str]]:
+    """Holds the command at this point of its progress, while two worker processes run.
+
+    It is in a session of its own, as a terminal would give it.
+    """
     process = subprocess.Popen(
-        command(files, out, "--processes", 2),
+        command(files, out, "--processes", 2, "--discard-work"),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=os.environ | {"HOLD_AT": f"{stage}:{num_pairs}"},
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
+        assert process.stdout.readline() == "held\n"
         yield process
     finally:
         process.kill()
         process.wait()
         # Not read to their end: a worker that outlived its parent would hold them open.
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
+        for stream in (process.stdin, process.stdout, process.stderr):
             stream.close()
-
-
-def wait_for_files(process: subprocess.Popen[str], out: Path, pattern: str, number: int) -> Path:
-    """Waits until the work folder has so many files like this, and returns it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        for folder in out.parent.glob(f".{out.name}.*.partial"):
-            if len(list(folder.glob(pattern))) >= number:
-                return folder
-        time.sleep(0.001)
-    raise AssertionError(f"no {number} files like {pattern}")
 
 
 def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def mtimes(folder: Path, pattern: str) -> dict[str, int]:
-    """When each file was written, of those that do not vanish while we look."""
-    times = {}
-    for path in folder.glob(pattern):
-        with suppress(FileNotFoundError):
-            times[path.name] = path.stat().st_mtime_ns
-    return times
+def finished_tasks(folder: Path, stage: str) -> dict[str, int]:
+    """When the record of each finished task of a stage was written."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob(f".out.partial/*/{stage}/*.json")}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "number"),
-    [
-        pytest.param("cleaned/*.json", 1, marks=pytest.mark.slow),
-        pytest.param("cleaned/*.json", 12, marks=pytest.mark.slow),
-        pytest.param("shuffled/*.json", 2, marks=pytest.mark.slow),
-        ("encoded/*.json", 2),
-    ],
-)
-def test_killed_it_leaves_no_process_and_continues_to_the_same_bytes(
-    files: Files, expected: dict[str, object], tmp_path: Path, pattern: str, number: int
+def test_killed_in_each_stage_it_leaves_no_process_and_continues_to_the_same_bytes(
+    files: Files, expected: dict[str, object], tmp_path: Path
 ):
-    out = tmp_path / "out"
-    with running(files, out) as process:
-        work = wait_for_files(process, out, pattern, number)
-        workers = children_of(process)
-        process.kill()
-        process.wait()
-        _, alive = psutil.wait_procs(workers, timeout=10)
-        for worker in alive:
-            worker.kill()
-    assert not alive
-    assert names_in(tmp_path) == {work.name}
-    finished = mtimes(work, pattern)
-    assert len(finished) >= number
-
-    with running(files, out) as again:
-        while again.poll() is None:
-            # Files vanish when the work is done; until then, what was finished is not made again.
-            now = mtimes(work, pattern)
-            assert {
-                name: time_written for name, time_written in now.items() if name in finished
-            }.items() <= finished.items()
-            time.sleep(0.005)
-        _, errors = again.communicate()
-        assert again.returncode == 0, errors
-    assert content_of(out) == expected
-    assert names_in(tmp_path) == {"out"}
-
-
-@pytest.mark.slow
-def test_killed_again_and_again_at_random_moments(files: Files, expected: dict[str, object], tmp_path: Path):
-    out, randomness = tmp_path / "out", random.Random(1)
-    for _ in range(3):
-        with running(files, out) as process:
-            wait_for_files(process, out, "lock", 1)
-            time.sleep(randomness.uniform(0, 0.7))
+    finished: dict[str, int] = {}
+    stages = [("cleaned", "reading and cleaning", 600), ("shuffled", "shuffling", 600), ("encoded", "encoding", 600)]
+    before = ""
+    for records, stage, num_pairs in stages:
+        with held(files, tmp_path / "out", stage, num_pairs) as process:
+            # Blocks are removed when they are shuffled; until then, no finished task was run again.
+            assert finished.items() <= finished_tasks(tmp_path, before).items()
+            workers = children_of(process)
+            assert workers
             process.kill()
-    prepare(files, out)
-    assert content_of(out) == expected
+            _, alive = psutil.wait_procs(workers, timeout=30)
+            for worker in alive:
+                worker.kill()
+        assert not alive
+        assert names_in(tmp_path) == {".out.partial"}
+        before, finished = records, finished_tasks(tmp_path, records)
+        assert finished
+    prepare(files, tmp_path / "out", "--processes", 1, "--discard-work")
+    assert content_of(tmp_path / "out") == expected
     assert names_in(tmp_path) == {"out"}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "number"),
-    [
-        ("lock", 1),
-        pytest.param("cleaned/*.json", 2, marks=pytest.mark.slow),
-        pytest.param("encoded/*.json", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_control_c_ends_quickly_with_one_sentence_and_keeps_the_work(
-    files: Files, expected: dict[str, object], tmp_path: Path, pattern: str, number: int
-):
-    out = tmp_path / "out"
-    with running(files, out) as process:
-        work = wait_for_files(process, out, pattern, number)
-        workers = children_of(process)
-        begin = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-    assert time.monotonic() - begin < 5
-    assert process.returncode == 1
-    assert errors.splitlines()[-1] == STOPPED
-    assert all(line.startswith("Held out ") for line in errors.splitlines()[:-1]), errors
-    assert not psutil.wait_procs(workers, timeout=10)[1]
-    assert names_in(tmp_path) == {work.name}
-    prepare(files, out)
-    assert content_of(out) == expected
+def test_control_c_ends_with_one_message_and_keeps_the_work(files: Files, expected: dict[str, object], tmp_path: Path):
+    for stage, num_pairs in (("reading and cleaning", 0), ("reading and cleaning", 600), ("encoding", 600)):
+        with held(files, tmp_path / "out", stage, num_pairs) as process:
+            workers = children_of(process)
+            begin = time.monotonic()
+            os.killpg(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - begin < 30
+        assert process.returncode == 1
+        assert errors.splitlines()[-1] == STOPPED
+        assert "Traceback" not in errors
+        assert not psutil.wait_procs(workers, timeout=30)[1]
+        assert names_in(tmp_path) == {".out.partial"}
+    done = prepare(files, tmp_path / "out", "--processes", 1, "--discard-work")
+    assert "Using the text that an earlier preparation cleaned and shuffled" in done.stderr
+    assert content_of(tmp_path / "out") == expected
 
 
 def test_of_two_at_once_the_second_is_refused(files: Files, tmp_path: Path):
     out = tmp_path / "out"
-    with running(files, out) as process:
-        wait_for_files(process, out, "cleaned/*.json", 1)
-        process.send_signal(signal.SIGSTOP)
+    with held(files, out, "reading and cleaning", 600) as process:
         done = prepare(files, out, code=1)
-        process.send_signal(signal.SIGCONT)
         assert done.stderr == f"dragoman: {out} is being prepared by another process; wait for it, or stop it first.\n"
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(input="go on\n", timeout=120)
         assert process.returncode == 0, errors
     assert names_in(tmp_path) == {"out"}
-
-
-def test_nothing_is_prepared_twice(files: Files, tmp_path: Path):
-    out = tmp_path / "out"
-    prepare(files, out)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    done = prepare(files, out)
-    assert f"{out} is already prepared from the same text with the same settings" in done.stderr
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert "was prepared with other settings" in prepare(files, out, "--seed", 2, code=1).stderr
 
 
 # --- other ways in
@@ -251,7 +235,7 @@ def test_process_substitution(dragoman: Run, few: Files, tmp_path: Path):
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(decode_all(PreparedCorpus.open(tmp_path / "piped"))) == sorted(make_pairs(60))
-    assert not list(tmp_path.glob(".*"))
+    assert {path.name for path in tmp_path.glob(".*")} == {".dragoman-work"}
 
 
 def test_a_named_pipe_that_is_bad_is_told_by_its_name(dragoman: Run, few: Files, tmp_path: Path):
@@ -298,11 +282,11 @@ vocab_size = 120
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "message"),
     [
         (["--source", "few.en", "--target", "few.en", "--out", "out"], "few.en is given twice"),
         (["--source", "few.en", "--source", "x", "--target", "few.de", "--out", "out"], "2 source files and 1 target"),
-        (["--source", "few.en", "--target", "few.de"], "Nowhere to write to: give --out"),
+        (["--source", "few.en", "--target", "few.de"], "No output folder: give --out"),
         (["--out", "out"], "No training text was given"),
         (["--corpus", "few.en", "--engine", "slurm", "--out", "out"], "--engine is 'slurm'; it can be local or ray"),
         (["--source", "few.en", "--target", "few.de", "--cleaning", "all", "--out", "out"], "prepare.cleaning = 'all'"),
@@ -316,34 +300,41 @@ vocab_size = 120
         (["nowhere.toml"], "There is no config file nowhere.toml"),
     ],
 )
-def test_wrong_usage_ends_with_code_2(dragoman: Run, few: Files, tmp_path: Path, arguments: list[str], expected: str):
-    done = dragoman("prepare", *arguments, code=2, cwd=tmp_path)
-    assert expected in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert names_in(tmp_path) == {"few.en", "few.de"}
+def test_wrong_usage_ends_with_code_2(
+    few: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+):
+    monkeypatch.chdir(few[0].parent)
+    monkeypatch.setattr(sys, "argv", ["dragoman", "prepare", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert names_in(few[0].parent) == {"few.en", "few.de"}
 
 
 # --- the cleaning rule of Moses
 
 
 def passes_moses(source: str, target: str) -> bool:
-    """clean-corpus-n.perl with 1 and 80, told again: words between blanks, and its default ratio of 9."""
+    """The rule of clean-corpus-n.perl with 1 and 80: words between blanks, and its default ratio of 9."""
     num_source, num_target = len(source.split()), len(target.split())
     if not (1 <= num_source <= 80 and 1 <= num_target <= 80):
         return False
     return num_source <= 9 * num_target and num_target <= 9 * num_source
 
 
-def test_the_seeds_rule_gives_the_survivors_of_moses(dragoman: Run, tmp_path: Path):
+def test_the_moses_rule_keeps_the_same_pairs_as_moses(dragoman: Run, tmp_path: Path):
     lengths = [0, 1, 2, 8, 9, 10, 18, 19, 79, 80, 81, 200]
     pairs = [
         (" ".join([f"s{number}a{other}"] * number), " ".join([f"t{number}b{other}"] * other))
         for number in lengths
         for other in lengths
     ]
-    files = write_pairs(tmp_path, "seeds", [(f" {source}\t ", target.replace(" ", "  ")) for source, target in pairs])
+    files = write_pairs(tmp_path, "moses", [(f" {source}\t ", target.replace(" ", "  ")) for source, target in pairs])
     figures = prepare_json(
-        dragoman, "--source", files[0], "--target", files[1], "--cleaning", "seeds", "--out", tmp_path / "out"
+        dragoman, "--source", files[0], "--target", files[1], "--cleaning", "moses", "--out", tmp_path / "out"
     )
     survivors = [pair for pair in pairs if passes_moses(*pair)]
     assert 10 < len(survivors) < len(pairs) / 2

@@ -214,8 +214,8 @@ def publish(work: WorkFolder, out: Path) -> None:
 def remove_work(work: WorkFolder) -> None:
     """Removes everything that was not kept."""
     shutil.rmtree(work.path, ignore_errors=True)
-    with suppress(OSError):  # not empty, or not there
-        work.kept.rmdir()
+    if not any(work.kept.glob("text-*")):  # shards are of no use without their text
+        shutil.rmtree(work.kept, ignore_errors=True)
 
 
 def link_tree(source: Path, target: Path) -> None:
