@@ -1,8 +1,8 @@
-"""What watching a run costs its steps: `python watching_overhead.py`.
+"""Measures how much monitoring slows down training: `python watching_overhead.py`.
 
-Two ways side by side: blocks of real steps (preset `small`, Multi30k), by turns with all watching and without any, in
-one process; and the direct cost, from what each part of watching takes by itself. Exit code 1 where the direct cost is
-1 % of a step or more, or the ratio of neighbouring blocks is surely 1.01 or more.
+In two ways: blocks of real steps (preset `small`, Multi30k), in turn with and without monitoring, in one process; and
+the direct cost, the sum of each activity timed alone. Exits with code 1 if the direct cost is 1 % of a step or more, or
+if the ratio of neighbouring blocks is certainly 1.01 or more.
 """
 
 import argparse
@@ -27,18 +27,14 @@ from dragoman.cluster.step_clock import Part, StepClock
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import BatchStream, MicroBatch
 from dragoman.corpus.mixture import Mixture
+from dragoman.monitoring.interval import read_parts
 from dragoman.monitoring.sampling.sampler import MODULE, SAMPLE_SECONDS, start_sampler
 from dragoman.monitoring.sinks import Sinks
-from dragoman.monitoring.interval import read_parts
 from dragoman.monitoring.system_figures import SystemFigures
-from dragoman.monitoring.watcher import machine_figures
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.training.learner import Learner, build_learner, build_stream, measure_fixed_share, set_learning_rate
 from dragoman.training.worker import keep_freed_memory
-from dragoman.training.learner import measure_fixed_share
-from dragoman.training.learner import set_learning_rate
-from dragoman.training.learner import Learner
-from dragoman.training.learner import build_learner, build_stream
 
 NUM_THREADS = 2
 NUM_WARMUP_STEPS = 3
@@ -51,19 +47,19 @@ FIRST_SAMPLE_SECONDS = 30.0
 MAX_SHARE = 0.01
 MAX_RATIO = 1.01
 NOISE = (
-    "The speed of a shared machine wanders by more than 1 % from block to block, so the ratio alone proves little: its "
-    "bound is met where the interval (95 %, bootstrap of the median) holds values below 1.01. The direct cost is the "
-    "firm figure: each part timed by itself, all of the sampler's processor time taken from the step."
+    "The speed of a shared machine changes by more than 1 % from block to block, so the ratio alone proves little: its "
+    "bound is met if the interval (95 %, bootstrap of the median) holds values below 1.01. The direct cost is the "
+    "reliable figure: each activity timed alone, with all of the sampler's processor time taken from the step."
 )
 NOT_COUNTED = (
-    "What is paid once a run (see once_a_run), and the two small collectives of each record where there are several "
-    "workers. The record itself is counted in full, though most of it is written without watching too."
+    "Costs that occur once per run (see once_a_run), and the two small collectives of each record with several "
+    "workers. The record itself is counted completely, although most of it is written without monitoring too."
 )
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step's batch, made beforehand: both blocks of a round learn from the same."""
+    """The batch of a step, built beforehand: both blocks of a round use the same."""
 
     batch: MicroBatch
     num_target_tokens: int
@@ -76,25 +72,25 @@ class Round:
     plain_seconds: float
     watched_seconds: float
     sampler_cpu_seconds: float
-    """Of the sampler's process, during the watched block."""
+    """Processor time of the sampler during the watched block."""
     sampler_start_cpu_seconds: float
 
     @property
     def ratio(self) -> float:
-        """How many times as long steps take when watched."""
+        """Time of the watched block divided by that of the plain one."""
         return self.watched_seconds / self.plain_seconds
 
 
 @dataclass(frozen=True)
 class DirectCost:
-    """What watching takes by itself."""
+    """Cost of monitoring, each activity timed alone."""
 
     clock_seconds_per_step: float
     reading_seconds_per_step: float
     sampler_cpu_seconds_per_second: float
 
     def shares(self, seconds_per_step: float) -> dict[str, float]:
-        """Of a step. The sampler's in full, as if no core were ever idle and all threads waited for the one it held."""
+        """Returns shares of a step; the sampler counts as if no core were idle and all threads waited for it."""
         return {
             "clock": self.clock_seconds_per_step / seconds_per_step,
             "reading": self.reading_seconds_per_step / seconds_per_step,
@@ -103,20 +99,20 @@ class DirectCost:
 
 
 class RecordingClock(StepClock):
-    """Remembers what a step turns to, so that the same calls can be timed by themselves."""
+    """Records the calls of a step, so that the same calls can be timed alone."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         super().__init__()
 
     def switch(self, part: Part) -> None:
-        """From now on the time is spent on this."""
+        """Records the part and switches to it."""
         self.parts.append(part)
         super().switch(part)
 
 
 class Watching:
-    """All that a worker does to watch its steps; the sampler apart, which is a process of its own."""
+    """Everything that a worker does to monitor its steps, except the sampler, which is another process."""
 
     def __init__(self, run: RunFolder, sinks: Sinks, system: SystemFigures) -> None:
         self.run = run
@@ -125,25 +121,25 @@ class Watching:
         self._system = system
 
     def read(self, step: int) -> None:
-        """What a record of training costs: parts of the steps, figures of the machine, and writing them."""
+        """Does the work of a train record: parts of the steps, figures of the machine, and writing them."""
         parts = read_parts(self.clock, WORLD)
         assert parts is not None
         system = self._system.read()
-        self._sinks.write("train", step, parts.to_record() | machine_figures(system))
-        self._sinks.show(step, system)
+        self._sinks.write("train", step, parts.to_record() | system.to_record())
+        self._sinks.write_scalars(step, system.scalars())
 
 
 # Real steps
 
 
 def plan_steps(stream: BatchStream, num_steps: int) -> list[PlannedStep]:
-    """The next steps of the stream."""
+    """Plans the next steps of the stream."""
     plans = [stream.next_step() for _ in range(num_steps)]
     return [PlannedStep(stream.micro_batch(plan.parts[0]), plan.num_target_tokens) for plan in plans]
 
 
 def make_steps(learner: Learner, clock: StepClock, steps: Sequence[PlannedStep]) -> None:
-    """Steps as the trainer makes them, noted by this clock."""
+    """Makes steps as the trainer does, timed by this clock."""
     learner.clock = clock
     clock.restart()
     for number, step in enumerate(steps):
@@ -152,14 +148,14 @@ def make_steps(learner: Learner, clock: StepClock, steps: Sequence[PlannedStep])
 
 
 def time_plain_block(learner: Learner, steps: Sequence[PlannedStep]) -> float:
-    """Seconds of a block that nobody watches."""
+    """Returns the seconds of a block without monitoring."""
     begin = time.perf_counter()
     make_steps(learner, StepClock(is_on=False), steps)
     return time.perf_counter() - begin
 
 
 def time_watched_block(learner: Learner, steps: Sequence[PlannedStep], watching: Watching) -> dict[str, float]:
-    """A block with everything that watches; it is read at its end, more often than a run of log_every = 50 does."""
+    """Times a block with all monitoring; a record is written at its end, more often than with log_every = 50."""
     with running_sampler(watching.run) as sampler:
         cpu_begin, begin = cpu_seconds(sampler), time.perf_counter()
         make_steps(learner, watching.clock, steps)
@@ -173,7 +169,7 @@ def time_watched_block(learner: Learner, steps: Sequence[PlannedStep], watching:
 
 @contextmanager
 def running_sampler(run: RunFolder) -> Iterator[psutil.Process]:
-    """A sampler at work inside the block; it has started before: that is paid once a run, not by the steps."""
+    """Runs a sampler inside the block; its start is not measured, since it happens once per run."""
     path = run.system(NODE)
     size_before = path.stat().st_size if path.exists() else 0
     deadline = time.monotonic() + FIRST_SAMPLE_SECONDS
@@ -186,7 +182,7 @@ def running_sampler(run: RunFolder) -> Iterator[psutil.Process]:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Processor time that a process has used."""
+    """Returns the processor time that a process has used."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -194,7 +190,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 def measure_rounds(
     learner: Learner, stream: BatchStream, watching: Watching, num_rounds: int, num_steps: int
 ) -> list[Round]:
-    """Warms up, then lets watched and plain blocks take turns; which comes first changes from round to round."""
+    """Warms up, then alternates watched and plain blocks; which one comes first changes from round to round."""
     make_steps(learner, StepClock(is_on=False), plan_steps(stream, NUM_WARMUP_STEPS))
     rounds: list[Round] = []
     for number in range(1, num_rounds + 1):
@@ -220,7 +216,7 @@ def measure_rounds(
 def measure_direct_cost(
     learner: Learner, step: PlannedStep, watching: Watching, rounds: Sequence[Round], steps_per_record: int
 ) -> DirectCost:
-    """The calls of a step and of a record again and again, and what the sampler used while steps were made."""
+    """Repeats the calls of a step and of a record, and adds what the sampler used while steps were made."""
     recorder = RecordingClock()
     make_steps(learner, recorder, [step])
     step_seconds = time_plain_block(learner, [step])
@@ -243,7 +239,7 @@ def measure_direct_cost(
 
 
 def time_noting(clock: StepClock, parts: Sequence[Part], works: Sequence[dist.Work], num_steps: int) -> float:
-    """Seconds of all that the clock is told in so many steps."""
+    """Returns the seconds of all calls of the clock in this number of steps."""
     begin = time.perf_counter()
     for _ in range(num_steps):
         clock.begin_step()
@@ -256,7 +252,7 @@ def time_noting(clock: StepClock, parts: Sequence[Part], works: Sequence[dist.Wo
 
 @contextmanager
 def arrived_gradients(num_buckets: int) -> Iterator[list[dist.Work]]:
-    """All-reduces that are complete, as many as a step sends where there are several workers."""
+    """Yields complete all-reduces, as many as a step starts with several workers."""
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
         try:
@@ -269,12 +265,12 @@ def arrived_gradients(num_buckets: int) -> Iterator[list[dist.Work]]:
 
 
 def last_sample(path: Path) -> bytes:
-    """The last line of a sampler's file."""
+    """Returns the last line of a sampler's file."""
     return path.read_bytes().splitlines(keepends=True)[-1]
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Adds lines to a file, as a sampler would between two records of a run."""
+    """Appends lines to a file, as a sampler does between two records of a run."""
     with path.open("ab") as file:
         file.write(lines)
 
@@ -283,7 +279,7 @@ def append(path: Path, lines: bytes) -> None:
 
 
 def describe(rounds: Sequence[Round], direct: DirectCost, fixed_cost_seconds: float, num_steps: int) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns all figures of the result file."""
     seconds_per_step = median(each.plain_seconds for each in rounds) / num_steps
     ratios = [each.ratio for each in rounds]
     shares = direct.shares(seconds_per_step)
@@ -313,18 +309,18 @@ def describe(rounds: Sequence[Round], direct: DirectCost, fixed_cost_seconds: fl
 
 
 def median_interval(values: Sequence[float]) -> list[float]:
-    """Between which bounds the median lies in 95 of 100 cases, by resampling."""
+    """Returns the 95 % bootstrap interval of the median."""
     drawn = np.random.default_rng(0).choice(values, (NUM_RESAMPLES, len(values)))
     return [float(bound) for bound in np.quantile(np.median(drawn, axis=1), (0.025, 0.975))]
 
 
 def is_cheap(figures: dict[str, Any]) -> bool:
-    """Whether both bounds are met; a median below 1.01 has an interval with values below it too."""
+    """Whether both bounds are met."""
     return figures["direct"]["share_of_step"] < MAX_SHARE and figures["ratio"]["interval"][0] < MAX_RATIO
 
 
 def print_summary(figures: dict[str, Any]) -> None:
-    """Both ways, and their bounds."""
+    """Prints the figures of both ways and their bounds."""
     ratio, direct = figures["ratio"], figures["direct"]
     low, high = ratio["interval"]
     print(f"ratio {ratio['median']:.4f} median, interval {low:.4f} to {high:.4f}; must hold values below {MAX_RATIO}")
@@ -343,7 +339,7 @@ def print_summary(figures: dict[str, Any]) -> None:
 
 
 def measure(folder: Path, num_rounds: int, num_steps: int) -> dict[str, Any]:
-    """Both ways, on one model."""
+    """Measures in both ways, on one model."""
     torch.set_num_threads(NUM_THREADS)
     keep_freed_memory()  # as the worker does
     corpus = prepare_multi30k(folder)
@@ -353,8 +349,8 @@ def measure(folder: Path, num_rounds: int, num_steps: int) -> dict[str, Any]:
     stream = build_stream(settings, corpus, Mixture.build(corpus.train_corpora, settings.data))
     run = RunFolder(folder / "run")
     run.path.mkdir()
-    with Sinks(run.metrics, run.tensorboard, 0) as sinks, SystemFigures(run) as system:
-        watching = Watching(run, sinks, system)
+    with Sinks(run.metrics, run.tensorboard, 0) as sinks:
+        watching = Watching(run, sinks, SystemFigures(run))
         rounds = measure_rounds(learner, stream, watching, num_rounds, num_steps)
         (step,) = plan_steps(stream, 1)
         direct = measure_direct_cost(learner, step, watching, rounds, settings.training.log_every)
@@ -364,7 +360,7 @@ def measure(folder: Path, num_rounds: int, num_steps: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, writes the result and prints a summary; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=12, help="blocks of each kind (default: 12)")
     parser.add_argument("--steps", type=positive_count, default=10, help="steps a block (default: 10)")

@@ -1,4 +1,4 @@
-"""What a run sends over the links of a rig's hosts, step by step, and how long its steps take at a given rate."""
+"""Measures what a run sends over the links between the hosts of a rig, and how long its steps take at a given rate."""
 
 import json
 import time
@@ -19,54 +19,54 @@ from dragoman.run.line_follower import LineFollower
 from dragoman.training.learner import build_learner
 
 NUM_SETTLING_STEPS = 2
-"""Not measured after a change of the rate: a link that rested starts with a full bucket, and TCP adapts."""
+"""Steps skipped after a change of the rate: an idle link starts with a full bucket, and TCP adapts."""
 POLL_SECONDS = 0.002
 PROMPT_SECONDS = 0.01
-"""Less than a step computes before it sends: counters read so soon after a step hold nothing of the next one."""
+"""Less time than a step computes before it sends: counters read this soon after a step hold nothing of the next."""
 MAX_TRIES = 100
 WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Window:
-    """Some steps of a run at one rate of all links."""
+    """Measured steps of a run while all links have one rate."""
 
     rate: str | None
-    """None: as fast as the machine copies."""
+    """None if the links are not limited."""
     step_seconds: tuple[float, ...]
     bytes_sent_per_step: dict[str, float]
-    """By host, headers included."""
+    """By host, with headers."""
 
     @property
     def seconds_per_step(self) -> float:
-        """The median: others may use the machine too."""
+        """Median of the steps: other programs may use the machine."""
         return median(self.step_seconds)
 
 
 @dataclass(frozen=True)
 class LinkRun:
-    """A run and what its links carried in each window."""
+    """A run and the traffic of its links in each window."""
 
     num_workers: int
     gradient_bytes: int
-    """Of one worker: what an all-reduce sums."""
+    """Size of the gradients of one worker, which an all-reduce sums."""
     windows: tuple[Window, ...]
 
     @property
     def ring_bytes(self) -> float:
-        """What each rank of a ring all-reduce sends, and with packed ranks each host."""
+        """Bytes that each rank of a ring all-reduce sends; with all ranks of a host in a row, also each host."""
         return 2 * (self.num_workers - 1) / self.num_workers * self.gradient_bytes
 
     def window(self, rate: str | None) -> Window:
         return next(window for window in self.windows if window.rate == rate)
 
     def ring_seconds(self, rate: str) -> float:
-        """How long a link takes for that."""
+        """Seconds that a link needs for the bytes of the ring."""
         return self.ring_bytes * 8 / bits_per_second(rate)
 
 
 def write_link_config(path: Path, prepared: Path) -> Path:
-    """A run that computes little and sends much: about a million parameters, a few hundred tokens a step."""
+    """Writes the config of a run that computes little and sends much: a million parameters, few tokens per step."""
     return write_config(
         path,
         prepared,
@@ -79,18 +79,18 @@ def write_link_config(path: Path, prepared: Path) -> Path:
 
 
 def count_gradient_bytes(config: Path) -> int:
-    """Of the buffer that workers sum, padding included."""
+    """Returns the size of the buffer that workers sum, with padding."""
     settings = load_settings(config)
     flat = build_learner(settings, PreparedCorpus.open(settings.data.prepared), World()).gradients.flat
     return flat.numel() * flat.itemsize
 
 
-class StepTimes:
-    """When each step of a run ended, as far as its records say by now."""
+class StepEnds:
+    """Follows the records of a run and keeps when each step ended."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        # What is new, not the whole file each time: that would take longer and longer, and be noticed too late.
+        # Reads only new lines: reading the whole file would take longer and longer.
         self._lines = LineFollower(training.run / "metrics.jsonl")
         self._times: dict[int, float] = {}
 
@@ -101,7 +101,7 @@ class StepTimes:
         return max(self._times, default=0)
 
     def wait_for(self, step: int) -> float:
-        """When a step ended, as soon as that is known."""
+        """Waits for a step; returns when it ended."""
         deadline = time.monotonic() + WAIT_SECONDS
         while self.last_step() < step:
             if time.monotonic() > deadline:
@@ -110,14 +110,14 @@ class StepTimes:
         return self._times[step]
 
     def step_seconds(self, first: int, last: int) -> tuple[float, ...]:
-        """How long each step after the first took."""
+        """Returns the seconds of each step after the first."""
         return tuple(end - begin for begin, end in pairwise(self._times[step] for step in range(first, last + 1)))
 
 
 def measure_links(rig: Rig, hosts: str, config: Path, run: Path, windows: dict[str | None, int]) -> LinkRun:
-    """One run, and a number of its steps at each rate; links are unlimited again afterwards."""
+    """Trains once and measures some steps at each rate; afterwards links are not limited."""
     with training_on_hosts(rig, hosts, run, config) as training:
-        steps = StepTimes(training)
+        steps = StepEnds(training)
         try:
             measured = [measure_window(rig, steps, rate, num_steps) for rate, num_steps in windows.items()]
         finally:
@@ -126,8 +126,8 @@ def measure_links(rig: Rig, hosts: str, config: Path, run: Path, windows: dict[s
     return LinkRun(num_workers, count_gradient_bytes(config), tuple(measured))
 
 
-def measure_window(rig: Rig, steps: StepTimes, rate: str | None, num_steps: int) -> Window:
-    """From the end of one step to that of another, about so many later."""
+def measure_window(rig: Rig, steps: StepEnds, rate: str | None, num_steps: int) -> Window:
+    """Measures from the end of one step to the end of another, about `num_steps` later."""
     set_rates(rig, rate)
     first, sent_before = read_counters(rig, steps, steps.last_step() + NUM_SETTLING_STEPS)
     last, sent = read_counters(rig, steps, first + num_steps)
@@ -135,8 +135,8 @@ def measure_window(rig: Rig, steps: StepTimes, rate: str | None, num_steps: int)
     return Window(rate, steps.step_seconds(first, last), bytes_sent_per_step)
 
 
-def read_counters(rig: Rig, steps: StepTimes, step: int) -> tuple[int, dict[str, int]]:
-    """What each host has sent at the end of a step, and which step: a later one where this process came too late."""
+def read_counters(rig: Rig, steps: StepEnds, step: int) -> tuple[int, dict[str, int]]:
+    """Returns a step and the bytes each host has sent at its end; a later step if this process was too late."""
     for _ in range(MAX_TRIES):
         ended = steps.wait_for(step)
         sent = {host.name: host.bytes_sent() for host in rig.hosts}

@@ -1,4 +1,4 @@
-"""Commands about a run that somebody trains, wherever: how it is, what it says, stop it. They need its folder only."""
+"""Commands about a run, wherever it is trained: status, watch, verdict and stop. They only need the run folder."""
 
 import os
 import sys
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 NUM_FIRST_LINES = 10
 NUM_LINES_BELOW_VIEW = 3
-NUM_JUDGED_RECORDS = 2_000
-"""The view asks for the verdict again and again; all records of a long run would take too long to read each time."""
+NUM_VERDICT_RECORDS = 2_000
+"""Records that the live view uses for its verdict; to read all records of a long run again and again takes too long."""
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/demo.")]
 
 
 def add_run_commands(app: typer.Typer) -> None:
@@ -36,15 +36,15 @@ def status(
     run: RunArgument,
     json: Json = False,
     expect: Annotated[
-        str | None, typer.Option(metavar="STATE", help="Exit with code 1 unless this is the state, e.g. finished.")
+        str | None, typer.Option(metavar="STATE", help="Exit with code 1 unless the run has this state, e.g. finished.")
     ] = None,
 ) -> None:
-    """Tell how a run is: its state, how far, how good, how fast, and its last checkpoint."""
+    """Show the state of a run: progress, quality, speed and last checkpoint."""
     from dragoman.run.status import PUBLIC_STATES, observe_run
     from dragoman.run.summary import run_figures, status_lines
 
     if expect is not None and expect not in PUBLIC_STATES:
-        raise UsageError(f"--expect is {expect!r}; it can be {', '.join(PUBLIC_STATES)}.")
+        raise UsageError(f"--expect {expect!r} is not a state of a run. Use one of: {', '.join(PUBLIC_STATES)}.")
     folder = open_run(run)
     observation = observe_run(folder)
     figures = run_figures(folder, observation)
@@ -62,13 +62,18 @@ def watch(
     lines: Annotated[
         int | None,
         typer.Option(
-            min=0, show_default="10, or 3 below the view", help="Lines of the log to begin with, or below the view."
+            min=0, show_default="10, or 3 in the live view", help="Number of last log lines to show at first."
         ),
     ] = None,
-    log: Annotated[bool, typer.Option("--log", help="The log as it grows, also in a terminal.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the records of metrics.jsonl instead, all.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Follow the log instead of the live view.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print all records of metrics.jsonl, one JSON object per line.")
+    ] = False,
 ) -> None:
-    """Show a run live until it ends (into a file: its log); Ctrl-C ends the watching, not the run."""
+    """Show a run live until it ends. Ctrl-C ends the view, not the run.
+
+    Outside a terminal, this follows the log.
+    """
     from dragoman.run.summary import command_for
 
     folder = open_run(run)
@@ -82,13 +87,13 @@ def watch(
         else:
             observation = _watch_live(folder, NUM_LINES_BELOW_VIEW if lines is None else lines)
     except KeyboardInterrupt:
-        warn(f"{run} goes on. To stop it: {command_for('stop', run)}")
+        warn(f"{run} continues. To stop it: {command_for('stop', run)}")
         return
-    _conclude(folder, observation, warn if json else say)
+    _report_end(folder, observation, warn if json else say)
 
 
 def verdict(run: RunArgument, json: Json = False) -> None:
-    """Say what held a run back: computing, the network, its data, a slow machine or overhead, with the evidence."""
+    """Say what limited the speed of a run: computing, network, input, a slow machine or overhead; with evidence."""
     from dragoman.report.evidence import read_evidence
     from dragoman.report.findings import Findings
 
@@ -97,42 +102,44 @@ def verdict(run: RunArgument, json: Json = False) -> None:
         print_json(found.to_json())
         return
     say(f"{found.why} Confidence {found.confidence:.0%}." if found.is_known else found.why)
-    for sentence in (*found.evidence, *found.misleading):
-        say(sentence)
+    for message in (*found.evidence, *found.misleading):
+        say(message)
 
 
 def stop(
     run: RunArgument,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")] = 120,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only ask.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait until the run has ended.")
+    ] = 120,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request the stop and return at once.")] = False,
     json: Json = False,
 ) -> None:
-    """Ask a run to stop after this step and save, and wait until it has."""
+    """Ask a run to stop after the current step and to save; wait until it has ended."""
     from dragoman.run.status import observe_run, request_stop
     from dragoman.run.summary import run_figures
 
     folder = open_run(run)
-    tell = warn if json else say
+    report = warn if json else say
     observation = observe_run(folder)
     if not observation.is_alive:
-        _tell_not_running(folder, observation, tell)
+        _report_not_running(folder, observation, report)
     elif observation.status is None:
         raise UserError(
-            f"{run} is being trained by a program that does not listen: it keeps no {folder.status.name}. "
-            "Press Ctrl-C where it runs, or send SIGTERM to its process."
+            f"{run} cannot be stopped from here: the program that trains it writes no {folder.status.name} and does "
+            "not see requests. Press Ctrl-C where it runs, or send SIGTERM to its process."
         )
     else:
         request_stop(folder)
-        tell(f"{run} was asked to stop after this step.")
+        report(f"{run} was asked to stop after the current step.")
         if not no_wait:
             observation = _wait_for_end(folder, timeout)
-            _conclude(folder, observation, tell)
+            _report_end(folder, observation, report)
     if json:
         print_json(run_figures(folder, observation))
 
 
 def _watch_records(run: RunFolder) -> "Observation":
-    """Prints records as they come; returns how the run ended."""
+    """Prints records as they are written; returns how the run ended."""
     import json
 
     from dragoman.run.line_follower import LineFollower
@@ -144,11 +151,11 @@ def _watch_records(run: RunFolder) -> "Observation":
             for record in filter(None, map(parse_object, metrics.read_lines())):
                 say(json.dumps(record, separators=(",", ":")))
 
-        return _look_until_end(run, show)
+        return _follow_run(run, show)
 
 
 def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
-    """Prints lines as they come; returns how the run ended."""
+    """Prints log lines as they are written; returns how the run ended."""
     from dragoman.run.line_follower import LineFollower
 
     with LineFollower(run.log, num_lines) as log:
@@ -157,11 +164,11 @@ def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
             for line in log.read_lines():
                 say(line)
 
-        return _look_until_end(run, show)
+        return _follow_run(run, show)
 
 
 def _can_draw() -> bool:
-    """Whether the terminal can go back to a row and has the characters of bars and curves."""
+    """Whether the terminal can move its cursor and has the characters of bars and curves."""
     from rich.console import Console
 
     console = Console()
@@ -169,17 +176,17 @@ def _can_draw() -> bool:
 
 
 def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
-    """Shows all about the run in one view that is drawn again and again; returns how the run ended."""
+    """Shows the live view; returns how the run ended."""
     from dragoman.diagnosis.verdict import judge_run
     from dragoman.monitoring.live_view import LiveView
 
-    with LiveView(run, num_lines, partial(judge_run, num_records=NUM_JUDGED_RECORDS)) as view:
-        return _look_until_end(run, view.show)
+    with LiveView(run, num_lines, partial(judge_run, num_records=NUM_VERDICT_RECORDS)) as view:
+        return _follow_run(run, view.show)
 
 
 def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
-    """Prints lines as they come, above the bar that training shows too; returns how the run ended."""
-    from dragoman.monitoring.console import RunConsole
+    """Prints log lines as they are written, above a progress bar; returns how the run ended."""
+    from dragoman.monitoring.sinks import RunConsole
     from dragoman.run.line_follower import LineFollower
     from dragoman.run.status import planned_training
     from dragoman.run.summary import NUM_RECENT_RECORDS, LastRecords, last_records, progress_figures
@@ -189,7 +196,7 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
     with (
         LineFollower(run.log, num_lines) as log,
         LineFollower(run.metrics, NUM_RECENT_RECORDS) as metrics,
-        # It keeps a log too, but what it is to show here stands in the run's log already.
+        # The console also writes a log, which is not needed here: the lines come from the log of the run.
         RunConsole(Path(os.devnull), num_steps) as console,
     ):
 
@@ -206,11 +213,11 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
                 figures["seconds_left"] or 0.0,
             )
 
-        return _look_until_end(run, show)
+        return _follow_run(run, show)
 
 
-def _look_until_end(run: RunFolder, show: "Callable[[Observation], None]") -> "Observation":
-    """Shows what is new and tells of unusual states, again and again until the run has ended."""
+def _follow_run(run: RunFolder, show: "Callable[[Observation], None]") -> "Observation":
+    """Calls `show` twice a second until the run has ended, and reports unusual states."""
     from dragoman.run.status import observe_until_end
     from dragoman.run.summary import as_sentence, describe_observation
 
@@ -219,46 +226,46 @@ def _look_until_end(run: RunFolder, show: "Callable[[Observation], None]") -> "O
         if observation.state != before and not observation.has_ended:
             warn(as_sentence(f"{run.path} is {describe_observation(observation)}"))
         before = observation.state
-        # After it was observed: what a run wrote before it ended is shown.
+        # After the observation, so that the last lines before the end are shown.
         show(observation)
     return observation
 
 
 def _wait_for_end(run: RunFolder, timeout_seconds: float) -> "Observation":
-    """Waits until a run that was asked to stop has ended; a UserError if that takes too long."""
+    """Waits until a run that was asked to stop has ended; raises UserError if that takes too long."""
     from dragoman.run.status import clear_stop_request, observe_until_end
     from dragoman.run.summary import command_for
 
-    look_again = f"To see how far it is: {command_for('status', run.path)}"
+    look_again = f"To see its state: {command_for('status', run.path)}"
     try:
         *_, observation = observe_until_end(run, timeout_seconds)
     except KeyboardInterrupt:
-        raise UserError(f"{run.path} was asked to stop, and goes on doing so. {look_again}") from None
+        raise UserError(f"Stopped waiting; {run.path} was asked to stop and will still do so. {look_again}") from None
     if not observation.has_ended:
         raise UserError(
-            f"{run.path} was asked to stop and goes on ending, but has not done so after {timeout_seconds:g} s. "
+            f"{run.path} was asked to stop but has not ended after {timeout_seconds:g} s; it will still stop. "
             f"{look_again}"
         )
-    clear_stop_request(run)  # one that nobody met would stop the run as soon as it is continued
+    clear_stop_request(run)  # a request that is left over would stop the run as soon as it is continued
     return observation
 
 
-def _tell_not_running(run: RunFolder, observation: "Observation", tell: Callable[[str], None]) -> None:
+def _report_not_running(run: RunFolder, observation: "Observation", report: Callable[[str], None]) -> None:
     from dragoman.run.status import clear_stop_request
 
     clear_stop_request(run)
     if observation.state == "unstarted":
         raise UserError(f"{run.path} is not running: it has not started.")
     if observation.state != "lost":
-        tell(f"{run.path} is not running.")
-    _conclude(run, observation, tell)
+        report(f"{run.path} is not running.")
+    _report_end(run, observation, report)
 
 
-def _conclude(run: RunFolder, observation: "Observation", tell: Callable[[str], None]) -> None:
-    """Tells how the run ended; a UserError where it did not end well."""
+def _report_end(run: RunFolder, observation: "Observation", report: Callable[[str], None]) -> None:
+    """Reports how the run ended; raises UserError if it failed or is lost."""
     from dragoman.run.summary import describe_end, run_figures
 
-    sentence = describe_end(run, observation, run_figures(run, observation)["step"])
+    message = describe_end(run, observation, run_figures(run, observation)["step"])
     if observation.state in ("failed", "lost"):
-        raise UserError(sentence)
-    tell(sentence)
+        raise UserError(message)
+    report(message)

@@ -1,7 +1,7 @@
-"""How far long work outside training is, on standard error: bars in a terminal, now and then a line elsewhere.
+"""Shows the progress of long work outside training on standard error: bars in a terminal, a few lines elsewhere.
 
-Rates and the time left are those of the last half minute. What is reported at once when a stage begins was found done
-by a resumed command; it counts as done, but not as fast.
+Rates and the time left are those of the last half minute. Items reported right after a stage begins may have been done
+by an earlier, interrupted command; they count as done, but not for the rate.
 """
 
 import sys
@@ -16,21 +16,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 Show = Callable[[str, int, int | None], None]
-"""(stage, how many are done, how many there are if known)"""
+"""(stage, number of items done, number of all items if known)"""
 Clock = Callable[[], float]
 
 WINDOW_SECONDS = 30.0
-"""A rate is taken over at least this long, as soon as the work has taken so long."""
+"""A rate is measured over this time, as soon as the stage has taken that long."""
 SETTLING_SECONDS = 2.0
-"""What is reported so soon after the first report of a stage may have been found done."""
+"""Items reported within this time after the first report of a stage may have been done before."""
 LINE_EVERY_SECONDS = 30.0
 SHORT_STAGE_SECONDS = 5.0
-"""A stage that took no longer is not worth a line."""
+"""Shorter stages print no line."""
 
 
 @dataclass
-class Stage:
-    """One stage of the work, as it was reported."""
+class StageProgress:
+    """Progress of one stage, as it was reported."""
 
     name: str
     begin: float
@@ -38,15 +38,15 @@ class Stage:
     num_total: int | None = None
     end: float | None = None
     _reports: deque[tuple[float, int]] = field(default_factory=deque)
-    """(when, how many were done), from the beginning of the window on."""
+    """(time, items done) within the window."""
     _settled_at: float | None = None
 
     def report(self, now: float, num_done: int, num_total: int | None) -> None:
-        """Takes note of how far the stage is."""
+        """Adds a report."""
         self.num_done, self.num_total, self.end = num_done, num_total, None
         if self._settled_at is None:
             self._settled_at = now + SETTLING_SECONDS
-        # Until it has settled, only the last report is kept: the rate counts from there.
+        # Until then only the last report is kept: the rate is measured from there.
         if now <= self._settled_at or (self._reports and num_done < self._reports[-1][1]):
             self._reports.clear()
         self._reports.append((now, num_done))
@@ -54,7 +54,7 @@ class Stage:
             self._reports.popleft()
 
     def close(self, now: float) -> float:
-        """Ends the stage: when its last was done, or now if it did not say; returns when."""
+        """Ends the stage with its last item, or now if it did not report that; returns when."""
         if self.end is None:
             is_complete = self.num_total is not None and self.num_done >= self.num_total and self._reports
             self.end = self._reports[-1][0] if is_complete else now
@@ -62,12 +62,12 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """How long a stage took that has ended."""
+        """Duration of a stage that has ended."""
         return (self.begin if self.end is None else self.end) - self.begin
 
     @property
     def rate(self) -> float | None:
-        """How many were done in a second lately, if that is known."""
+        """Items per second lately, if known."""
         if len(self._reports) < 2:
             return None
         (first, num_first), (last, num_last) = self._reports[0], self._reports[-1]
@@ -75,28 +75,28 @@ class Stage:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at this rate, if that is known."""
+        """Time for the remaining items at this rate, if known."""
         if self.num_total is None or self.rate is None:
             return None
         return max(0, self.num_total - self.num_done) / self.rate
 
 
 class _Display(Protocol):
-    """Where progress is shown."""
+    """A place where progress is shown."""
 
-    def update(self, stage: Stage, now: float) -> None:
-        """Shows how far a stage is."""
+    def update(self, stage: StageProgress, now: float) -> None:
+        """Shows the progress of a stage."""
 
-    def close(self, stage: Stage) -> None:
+    def close(self, stage: StageProgress) -> None:
         """Shows that a stage has ended."""
 
 
 @contextmanager
 def progress_bars(unit: str = "pairs", clock: Clock = time.monotonic, file: TextIO | None = None) -> Iterator[Show]:
-    """Gives a function that shows how far each stage of the work is; a stage ends when another begins."""
+    """Yields a function that shows the progress of each stage; a stage ends when another begins."""
     file = file or sys.stderr
     console = Console(file=file)
-    # Not console.is_terminal, which also is true where colours are merely wished for (FORCE_COLOR).
+    # Not console.is_terminal, which is also true where only colours are requested (FORCE_COLOR).
     if file.isatty() and not console.is_dumb_terminal:
         with _open_bars(console, clock) as bars:
             yield from _follow(_Bars(bars, unit), clock)
@@ -106,8 +106,8 @@ def progress_bars(unit: str = "pairs", clock: Clock = time.monotonic, file: Text
 
 def _follow(display: _Display, clock: Clock) -> Iterator[Show]:
     """Yields `show` once, and closes the last stage if the work did not fail."""
-    stages: dict[str, Stage] = {}
-    current: Stage | None = None
+    stages: dict[str, StageProgress] = {}
+    current: StageProgress | None = None
     begin = clock()
 
     def show(name: str, num_done: int, num_total: int | None) -> None:
@@ -116,8 +116,8 @@ def _follow(display: _Display, clock: Clock) -> Iterator[Show]:
         if current is not None and current.name != name:
             begin = current.close(now)
             display.close(current)
-        # One that does not say when it begins, but only that something is done, began when the one before ended.
-        current = stages.setdefault(name, Stage(name, begin if num_done else now))
+        # A stage whose first report already has items done began when the previous stage ended.
+        current = stages.setdefault(name, StageProgress(name, begin if num_done else now))
         current.report(now, num_done, num_total)
         display.update(current, now)
 
@@ -128,15 +128,15 @@ def _follow(display: _Display, clock: Clock) -> Iterator[Show]:
 
 
 class _Lines:
-    """Plain lines, few enough for a log."""
+    """Writes plain lines, few enough for a log."""
 
     def __init__(self, file: TextIO, unit: str) -> None:
         self._file, self._unit = file, unit
         self._last_lines: dict[str, float] = {}
         self._closed: set[str] = set()
 
-    def update(self, stage: Stage, now: float) -> None:
-        """Writes a line if the last one, or the beginning, is long enough ago."""
+    def update(self, stage: StageProgress, now: float) -> None:
+        """Writes a line if the last one, or the begin of the stage, is long enough ago."""
         if now - self._last_lines.get(stage.name, stage.begin) < LINE_EVERY_SECONDS:
             return
         self._last_lines[stage.name] = now
@@ -145,7 +145,7 @@ class _Lines:
         figures = [f"{stage.num_done:,}{total} {self._unit}", _describe_rate(stage, self._unit), rest]
         self._write(f"{stage.name}: {', '.join(filter(None, figures))}")
 
-    def close(self, stage: Stage) -> None:
+    def close(self, stage: StageProgress) -> None:
         """Writes a line if the stage took long, once."""
         if stage.seconds <= SHORT_STAGE_SECONDS or stage.name in self._closed:
             return
@@ -158,14 +158,14 @@ class _Lines:
 
 
 class _Bars:
-    """A bar for each stage, which vanish when the work is done."""
+    """Shows a bar for each stage; all disappear when the work is done."""
 
     def __init__(self, bars: Progress, unit: str) -> None:
         self._bars, self._unit = bars, unit
         self._tasks: dict[str, TaskID] = {}
 
-    def update(self, stage: Stage, _now: float) -> None:
-        """Moves the bar."""
+    def update(self, stage: StageProgress, _now: float) -> None:
+        """Updates the bar."""
         if stage.name not in self._tasks:
             self._tasks[stage.name] = self._bars.add_task(stage.name, total=None, amount="", rate="", rest="")
         total = f"/{_abbreviate(stage.num_total)}" if stage.num_total is not None else ""
@@ -178,22 +178,22 @@ class _Bars:
             rest=f"{_minutes(stage.seconds_left)} left" if stage.seconds_left else "",
         )
 
-    def close(self, stage: Stage) -> None:
-        """Fills the bar, which else would wait on."""
+    def close(self, stage: StageProgress) -> None:
+        """Fills the bar, so that it does not seem to wait."""
         num_done = max(1, stage.num_done)
         self._bars.update(self._tasks[stage.name], completed=num_done, total=num_done, rest="")
 
 
 def _open_bars(console: Console, clock: Clock) -> Progress:
-    # Names of files may hold what rich takes for markup.
+    # File names may contain what rich takes for markup.
     texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]", "fields[rate]")]
     rest = TextColumn("{task.fields[rest]}", markup=False)
     columns = (texts[0], BarColumn(bar_width=20), *texts[1:], TimeElapsedColumn(), rest)
     return Progress(*columns, console=console, transient=True, get_time=clock)
 
 
-def _describe_rate(stage: Stage, unit: str) -> str:
-    """E.g. "14,000 pairs/s", rounded to what can be known; empty if it is not."""
+def _describe_rate(stage: StageProgress, unit: str) -> str:
+    """Formats the rate with three digits, e.g. "14,000 pairs/s"; empty if it is unknown."""
     if stage.rate is None:
         return ""
     if stage.rate < 10:
@@ -203,7 +203,7 @@ def _describe_rate(stage: Stage, unit: str) -> str:
 
 
 def describe_seconds(seconds: float) -> str:
-    """E.g. "56 s", "3 min 56 s", "2 h 5 min"."""
+    """Formats a duration, e.g. "56 s", "3 min 56 s", "2 h 5 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -213,7 +213,7 @@ def describe_seconds(seconds: float) -> str:
 
 
 def _abbreviate(number: int) -> str:
-    """E.g. "4.50M" or "154k", so that a bar fits in 80 columns."""
+    """Shortens a number, e.g. "4.50M" or "154k", so that a bar fits in 80 columns."""
     if number >= 1_000_000:
         return f"{number / 1e6:,.{1 if number >= 10_000_000 else 2}f}M"
     return f"{number // 1000}k" if number >= 100_000 else f"{number:,}"

@@ -1,4 +1,4 @@
-"""`dragoman status`, `watch` and `stop` as people type them, beside a launcher that only keeps the files of a run."""
+"""`dragoman status`, `watch` and `stop` on run folders whose status the tests write."""
 
 import json
 import os
@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from program import Run, dragoman_command
+from program import Run, dragoman_command, require_end
 
+from dragoman.cli import main
 from dragoman.run.folder import RunFolder, hold_run
 from dragoman.run.status import RunStatus, StatusFile, is_stop_requested, request_stop
 
@@ -38,6 +39,22 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
+@pytest.fixture
+def dragoman(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process and checks its exit code."""
+
+    def call(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = ["dragoman", *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as end:
+            main()
+        done = subprocess.CompletedProcess(command, int(end.value.code or 0), *capsys.readouterr())
+        require_end(done, code)
+        return done
+
+    return call
+
+
 def write_status(run: RunFolder, **changes: object) -> None:
     StatusFile(run, STATUS).update(**changes)
 
@@ -54,7 +71,7 @@ def append(path: Path, text: str) -> None:
 
 @contextmanager
 def started(*arguments: object, **options: object) -> Iterator[subprocess.Popen[str]]:
-    """The command while it runs; it must not outlive the test."""
+    """Starts the command; it does not outlive the test."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(dragoman_command(*arguments), **pipes | options) as process:
         try:
@@ -63,18 +80,22 @@ def started(*arguments: object, **options: object) -> Iterator[subprocess.Popen[
             process.kill()
 
 
+def running(run: RunFolder, **changes: object) -> StatusFile:
+    """A launcher that keeps the status up to date inside a `with` block, so that the run does not look lost."""
+    return StatusFile(run, replace(STATUS, **changes))
+
+
 @contextmanager
 def obedient_launcher(run: RunFolder, **end: object) -> Iterator[None]:
-    """Keeps the run alive until somebody asks it to stop; then it ends so."""
+    """Keeps the run alive until it is asked to stop; then it ends with this status."""
     is_over = threading.Event()
 
     def launch() -> None:
-        with StatusFile(run, STATUS) as file:
+        with running(run) as status:
             while not is_over.wait(0.05):
                 if is_stop_requested(run):
-                    file.update(step=51)
-                    time.sleep(0.2)
-                    file.update(**end)
+                    status.update(step=51)
+                    status.update(**end)
                     return
 
     thread = threading.Thread(target=launch)
@@ -86,7 +107,7 @@ def obedient_launcher(run: RunFolder, **end: object) -> Iterator[None]:
         thread.join()
 
 
-def test_status_tells_people(dragoman: Run, run: RunFolder):
+def test_status_for_people(dragoman: Run, run: RunFolder):
     write_status(run)
     assert dragoman("status", run.path).stdout.splitlines() == [
         "State:      running (process 4242 on alpha)",
@@ -98,7 +119,7 @@ def test_status_tells_people(dragoman: Run, run: RunFolder):
     ]
 
 
-def test_status_tells_programs(dragoman: Run, run: RunFolder):
+def test_status_for_programs(dragoman: Run, run: RunFolder):
     write_status(run, state="waiting", message="for host h2")
     figures = json.loads(dragoman("status", run.path, "--json").stdout)
     assert list(figures) == [
@@ -114,74 +135,79 @@ def test_status_can_expect_a_state(dragoman: Run, run: RunFolder):
     dragoman("status", run.path, "--expect", "finished")
     assert "finished" in dragoman("status", run.path, "--expect", "running", code=1).stdout
     assert (
-        "--expect is 'done'; it can be unstarted, starting"
+        "--expect 'done' is not a state of a run. Use one of: unstarted, starting"
         in dragoman("status", run.path, "--expect", "done", code=2).stderr
     )
 
 
 @pytest.mark.parametrize("command", ["status", "watch", "stop"])
-def test_what_is_no_run_is_said(dragoman: Run, tmp_path: Path, command: str):
+def test_a_folder_without_config_is_not_a_run(dragoman: Run, tmp_path: Path, command: str):
     assert "is not a run folder: it has no config.toml" in dragoman(command, tmp_path, code=1).stderr
 
 
-def test_a_strangers_status_is_refused(dragoman: Run, run: RunFolder):
+def test_a_wrong_status_is_refused(dragoman: Run, run: RunFolder):
     run.status.write_text('{"state": "fine"}')
     assert 'status.json is not the status of a run: its "state"' in dragoman("status", run.path, code=1).stderr
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "stop"])
-def test_every_command_is_light_and_has_an_example(dragoman: Run, run: RunFolder, command: str):
+def test_the_commands_do_not_import_torch_or_numpy(run: RunFolder):
     write_status(run, state="finished")
     script = """if True:
         import sys, dragoman.cli
-        try:
-            dragoman.cli.main()
-        except SystemExit as end:
-            assert not end.code, end.code
+        for command in ("status", "watch", "stop"):
+            sys.argv = ["dragoman", command, sys.argv[-1]]
+            try:
+                dragoman.cli.main()
+            except SystemExit as end:
+                assert not end.code, end.code
         assert "torch" not in sys.modules and "numpy" not in sys.modules
     """
-    subprocess.run([sys.executable, "-c", script, command, str(run.path)], check=True, capture_output=True)
-    assert "Example" in dragoman(command, "--help").stdout
+    subprocess.run([sys.executable, "-c", script, str(run.path)], check=True, capture_output=True)
 
 
-def test_the_answer_takes_little_work_also_for_a_long_run(dragoman: Run, run: RunFolder):
-    """Seconds of processors, not of the clock: the machine may be busy."""
+@pytest.mark.parametrize("command", ["status", "watch", "verdict", "stop"])
+def test_every_command_has_an_example(dragoman: Run, command: str):
+    assert f"Examples: dragoman {command} runs/demo" in dragoman(command, "--help").stdout
+
+
+def test_the_status_of_a_long_run_takes_little_work(run: RunFolder):
+    """Measures seconds of processors, not of the clock: the machine may be busy."""
     run.metrics.write_text((json.dumps(TRAIN) + "\n") * 200_000)
     write_status(run, state="finished", num_steps=200_000)
     seconds = []
     for _ in range(2):
         before = os.times()
-        assert "50 of 200,000" in dragoman("status", run.path).stdout
+        printed = subprocess.check_output(dragoman_command("status", run.path), text=True)
         after = os.times()
+        assert "50 of 200,000" in printed
         seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(seconds) < 0.5
 
 
-def test_watching_shows_last_lines_then_new_ones_until_the_end(run: RunFolder):
-    write_status(run)
-    with started("watch", run.path, "--lines", 2) as watching:
+def test_watching_shows_last_and_new_lines_until_the_end(run: RunFolder):
+    with running(run) as status, started("watch", run.path, "--lines", 2) as watching:
         assert [watching.stdout.readline() for _ in range(2)] == ["line 14\n", "line 15\n"]
         append(run.log, "ein hal")
         append(run.log, "ber Satz: Grüße\nnot yet com")
         assert watching.stdout.readline() == "ein halber Satz: Grüße\n"
-        write_status(run, state="restarting", last_restart_cause="h2 was lost")
+        status.update(state="restarting", last_restart_cause="h2 was lost")
         assert watching.stderr.readline() == f"{run.path} is restarting: h2 was lost.\n"
         append(run.log, "plete\n")
-        write_status(run, state="finished", step=100)
+        status.update(state="finished", step=100)
         assert watching.stdout.read() == f"not yet complete\n{run.path} finished at step 100.\n"
         assert watching.wait() == 0
 
 
-def test_watching_waits_for_a_run_that_has_yet_to_begin(run: RunFolder):
+def test_watching_waits_for_a_run_that_has_not_started(run: RunFolder):
     run.log.unlink()
     run.metrics.unlink()
     with started("watch", run.path) as watching:
         assert watching.stderr.readline() == f"{run.path} is unstarted.\n"
-        write_status(run)
-        append(run.log, "".join(f"line {number}\n" for number in range(20)))
-        assert [watching.stdout.readline() for _ in range(20)] == [f"line {number}\n" for number in range(20)]
-        write_status(run, state="stopped", step=60, reason="signal")
-        end = watching.stdout.read()
+        with running(run) as status:
+            append(run.log, "".join(f"line {number}\n" for number in range(20)))
+            assert [watching.stdout.readline() for _ in range(20)] == [f"line {number}\n" for number in range(20)]
+            status.update(state="stopped", step=60, reason="signal")
+            end = watching.stdout.read()
         assert end.startswith("Stopped at step 60; everything is saved. Continue with: ")
         assert end.endswith(f"dragoman train --resume --run-dir '{run.path}'\n")
         assert watching.wait() == 0
@@ -193,41 +219,38 @@ def test_watching_a_run_that_fails_or_is_lost_ends_with_1(dragoman: Run, run: Ru
     assert done.stdout == "".join(f"line {number}\n" for number in range(6, 16))
     assert done.stderr == f"dragoman: {run.path} failed at step 50: Worker 1 ran out of memory.\n"
     lose(run)
-    assert "is lost: nothing was heard of process 4242 on alpha for" in dragoman("watch", run.path, code=1).stderr
+    assert "is lost: process 4242 on alpha has been silent for" in dragoman("watch", run.path, code=1).stderr
 
 
-def test_watching_for_programs_prints_whole_records_only(run: RunFolder):
-    write_status(run)
+def test_watching_for_programs_prints_complete_records(run: RunFolder):
     append(run.metrics, '{"kind": "trai\n[1, 2]\n')
-    with started("watch", run.path, "--json") as watching:
+    with running(run) as status, started("watch", run.path, "--json") as watching:
         first = watching.stdout.readline()
         assert json.loads(first) == TRAIN
         assert ": " not in first
         append(run.metrics, '{"kind": "evaluation", "na')
-        time.sleep(0.7)
         append(run.metrics, 'me": "ü", "bleu": 23.4}\n')
         assert json.loads(watching.stdout.readline()) == {"kind": "evaluation", "name": "ü", "bleu": 23.4}
-        write_status(run, state="finished", step=100)
+        status.update(state="finished", step=100)
         assert watching.stdout.read() == ""
         assert watching.stderr.read() == f"{run.path} finished at step 100.\n"
         assert watching.wait() == 0
 
 
-def test_ctrl_c_ends_the_watching_not_the_run(run: RunFolder):
-    write_status(run)
-    with started("watch", run.path, "--lines", 1) as watching:
+def test_ctrl_c_ends_the_command_and_not_the_run(run: RunFolder):
+    with running(run), started("watch", run.path, "--lines", 1) as watching:
         assert watching.stdout.readline() == "line 15\n"
         watching.send_signal(signal.SIGINT)
         assert watching.wait() == 0
-        assert watching.stderr.read().startswith(f"{run.path} goes on. To stop it: ")
+        assert watching.stderr.read().startswith(f"{run.path} continues. To stop it: ")
     assert not run.stop_request.exists()
 
 
-def read_terminal(terminal: int, until: str, timeout_seconds: float = 20) -> str:
-    """What a terminal shows until it has shown this; whatever it shows if that does not come."""
+def read_terminal(terminal: int, until: str, timeout_seconds: float = 60) -> str:
+    """Reads the output on a terminal until this text appears or the time is over."""
     shown = b""
     deadline = time.monotonic() + timeout_seconds
-    # A terminal whose last program has ended is an error to read from.
+    # Reading from a terminal whose last program has ended is an error.
     with suppress(OSError):
         while until.encode() not in shown and time.monotonic() < deadline:
             if select.select([terminal], [], [], 0.1)[0]:
@@ -239,7 +262,7 @@ def read_terminal(terminal: int, until: str, timeout_seconds: float = 20) -> str
 def watching_in_terminal(
     run: RunFolder, *options: object, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`dragoman watch` on a terminal of 120 columns, and the terminal to read from."""
+    """Starts `dragoman watch` on a terminal of 120 columns; yields the process and the terminal."""
     terminal, inner = pty.openpty()
     settings = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"} | environment
     try:
@@ -250,14 +273,13 @@ def watching_in_terminal(
         os.close(terminal)
 
 
-def test_a_terminal_has_a_live_view_that_stays(run: RunFolder):
-    write_status(run, num_restarts=1)
+def test_a_terminal_has_a_live_view_until_the_end(run: RunFolder):
     append(run.metrics, json.dumps(TRAIN | {"step": 51, "attribution": {"forward": 1.5, "data": 0.5}}) + "\n")
     append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
     network = {"eth0": {"received_bytes_per_second": 11.25e6, "speed_megabits_per_second": 100}}
-    sample = {"time": time.time(), "cpu": {"share": 0.25}, "network": network}
+    sample = {"time": time.time(), "node": "alpha", "cpu": {"share": 0.25}, "network": network}
     append(run.path / "system.alpha.jsonl", json.dumps(sample) + "\n")
-    with watching_in_terminal(run) as (watching, terminal):
+    with running(run, num_restarts=1) as status, watching_in_terminal(run) as (watching, terminal):
         shown = read_terminal(terminal, "line 15")
         for part in ("step 50 of 100", "loss 1.5", "BLEU 23.44", "17,000 target tokens/s", "left", "restarts 1"):
             assert part in shown
@@ -266,7 +288,7 @@ def test_a_terminal_has_a_live_view_that_stays(run: RunFolder):
         assert "line 12" not in shown
         append(run.log, "[bold] :smile: \x1b[2Jis data\n")
         assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
-        write_status(run, state="finished", step=100)
+        status.update(state="finished", step=100)
         shown = read_terminal(terminal, "finished at step 100.")
         assert "step 100 of 100" in shown
         assert "finished at step 100." in shown
@@ -283,41 +305,42 @@ def test_the_live_view_of_a_run_that_fails_ends_with_1(run: RunFolder):
         assert watching.wait() == 1
 
 
-def test_ctrl_c_ends_the_live_view_not_the_run(run: RunFolder):
-    write_status(run)
-    with watching_in_terminal(run) as (watching, terminal):
+def test_ctrl_c_ends_the_live_view_and_not_the_run(run: RunFolder):
+    with running(run), watching_in_terminal(run) as (watching, terminal):
         read_terminal(terminal, "line 15")
         watching.send_signal(signal.SIGINT)
         shown = read_terminal(terminal, "To stop it: ")
-        assert "goes on. To stop it: " in shown
-        assert "\x1b[?25h" in shown  # the cursor is there again
+        assert "continues. To stop it: " in shown
+        assert "\x1b[?25h" in shown  # the cursor is visible again
         assert watching.wait() == 0
     assert not run.stop_request.exists()
 
 
-@pytest.mark.parametrize(("options", "terminal_kind"), [(["--log"], "xterm"), ([], "dumb")])
-def test_a_terminal_can_have_the_log(run: RunFolder, options: list[str], terminal_kind: str):
-    write_status(run)
-    with watching_in_terminal(run, *options, TERM=terminal_kind) as (watching, terminal):
+def test_a_dumb_terminal_has_the_log(run: RunFolder):
+    with running(run) as status, watching_in_terminal(run, TERM="dumb") as (watching, terminal):
         shown = read_terminal(terminal, "line 15")
         assert "line 6" in shown
         assert "line 5" not in shown
         append(run.log, "[bold] :smile: is data\n")
         assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
-        write_status(run, state="finished", step=100)
+        status.update(state="finished", step=100)
         assert "finished at step 100." in read_terminal(terminal, "finished at step 100.")
         assert watching.wait() == 0
 
 
-def test_the_log_in_a_terminal_has_a_bar_below(run: RunFolder):
-    write_status(run)
+def test_the_log_in_a_terminal_has_a_progress_bar(run: RunFolder):
     append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
-    with watching_in_terminal(run, "--log") as (watching, terminal):
+    with running(run) as status, watching_in_terminal(run, "--log") as (watching, terminal):
         shown = read_terminal(terminal, "1:40 left")
-        for part in ("line 15", "step 50/100", "loss 1.500", "BLEU 23.4", "17,000 tokens/s", "0:01:40 left"):
-            assert part in shown
-        write_status(run, state="finished", step=100)
-        assert "step 100/100" in read_terminal(terminal, "finished at step 100.")
+        for text in ("line 6", "line 15", "step 50/100", "loss 1.500", "BLEU 23.4", "17,000 tokens/s", "0:01:40 left"):
+            assert text in shown
+        assert "line 5" not in shown
+        append(run.log, "[bold] :smile: is data\n")
+        assert "[bold] :smile: is data" in read_terminal(terminal, "is data")
+        status.update(state="finished", step=100)
+        shown = read_terminal(terminal, "finished at step 100.")
+        assert "step 100/100" in shown
+        assert "finished at step 100." in shown
         assert watching.wait() == 0
 
 
@@ -325,7 +348,7 @@ def test_stopping_waits_until_everything_is_saved(dragoman: Run, run: RunFolder)
     with obedient_launcher(run, state="stopped", reason="signal"):
         done = dragoman("stop", run.path)
     asked, stopped = done.stdout.splitlines()
-    assert asked == f"{run.path} was asked to stop after this step."
+    assert asked == f"{run.path} was asked to stop after the current step."
     assert stopped.startswith("Stopped at step 51; everything is saved. Continue with: ")
     assert not run.stop_request.exists()
 
@@ -344,21 +367,21 @@ def test_a_run_that_fails_while_it_stops(dragoman: Run, run: RunFolder):
     assert not run.stop_request.exists()
 
 
-def test_asking_without_waiting(dragoman: Run, run: RunFolder):
+def test_a_stop_request_without_waiting(dragoman: Run, run: RunFolder):
     write_status(run)
-    assert "was asked to stop after this step" in dragoman("stop", run.path, "--no-wait").stdout
+    assert "was asked to stop after the current step" in dragoman("stop", run.path, "--no-wait").stdout
     assert json.loads(run.stop_request.read_text()).keys() == {"time", "host", "pid"}
 
 
-def test_a_run_that_takes_too_long_stays_asked(dragoman: Run, run: RunFolder):
+def test_a_stop_request_stays_after_the_timeout(dragoman: Run, run: RunFolder):
     write_status(run)
     done = dragoman("stop", run.path, "--timeout", 0.2, code=1)
-    assert "was asked to stop and goes on ending, but has not done so after 0.2 s." in done.stderr
+    assert "was asked to stop but has not ended after 0.2 s; it will still stop." in done.stderr
     assert run.stop_request.exists()
 
 
 @pytest.mark.parametrize(("state", "word"), [("finished", "finished at step 50"), ("stopped", "Stopped at step 50")])
-def test_what_has_ended_need_not_be_stopped(dragoman: Run, run: RunFolder, state: str, word: str):
+def test_a_run_that_has_ended_is_not_stopped(dragoman: Run, run: RunFolder, state: str, word: str):
     write_status(run, state=state)
     done = dragoman("stop", run.path)
     assert done.stdout.startswith(f"{run.path} is not running.\n")
@@ -366,7 +389,7 @@ def test_what_has_ended_need_not_be_stopped(dragoman: Run, run: RunFolder, state
     assert not run.stop_request.exists()
 
 
-def test_what_does_not_run_cannot_be_stopped(dragoman: Run, run: RunFolder):
+def test_a_run_that_failed_or_never_started_cannot_be_stopped(dragoman: Run, run: RunFolder):
     write_status(run, state="failed", message="Out of memory.")
     assert "failed at step 50: Out of memory." in dragoman("stop", run.path, code=1).stderr
     run.status.unlink()
@@ -374,16 +397,16 @@ def test_what_does_not_run_cannot_be_stopped(dragoman: Run, run: RunFolder):
     assert "is not running: it has not started" in dragoman("stop", run.path, code=1).stderr
 
 
-def test_a_lost_run_is_not_asked(dragoman: Run, run: RunFolder):
+def test_a_lost_run_gets_no_request(dragoman: Run, run: RunFolder):
     lose(run)
     request_stop(run)
     done = dragoman("stop", run.path, code=1)
-    assert "is lost: nothing was heard of process 4242 on alpha" in done.stderr
+    assert "is lost: process 4242 on alpha has been silent for" in done.stderr
     assert not run.stop_request.exists()
 
 
-def test_a_run_that_does_not_listen_is_named(dragoman: Run, run: RunFolder):
+def test_a_run_without_status_cannot_be_stopped_from_here(dragoman: Run, run: RunFolder):
     with hold_run(run):
         assert dragoman("status", run.path).stdout.startswith("State:      running\n")
-        assert "does not listen" in dragoman("stop", run.path, code=1).stderr
+        assert "cannot be stopped from here" in dragoman("stop", run.path, code=1).stderr
     assert not run.stop_request.exists()

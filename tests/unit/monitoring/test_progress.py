@@ -1,14 +1,14 @@
-"""Progress of long work: few lines in a log, bars in a terminal, and rates that a resume does not distort."""
+"""Progress of long work: few lines in a log, bars in a terminal, and rates that resumed work does not distort."""
 
 import io
 import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.monitoring.progress import Stage, describe_seconds, progress_bars
+from dragoman.monitoring.progress import StageProgress, describe_seconds, progress_bars
 
 
 class Terminal(io.StringIO):
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 
 class Scene:
-    """A watch set by hand, and what was written."""
+    """A clock that the test sets, and the output."""
 
     def __init__(self, file: io.StringIO | None = None) -> None:
         self.now = 1000.0
@@ -53,7 +53,7 @@ def test_a_line_every_half_minute_and_one_at_the_end():
     ]
 
 
-def test_a_total_that_is_not_known_leaves_no_time_left():
+def test_without_a_total_there_is_no_time_left():
     scene = Scene()
     with scene.bars("kB") as show:
         for second in range(31):
@@ -66,7 +66,7 @@ def test_a_stage_ends_when_another_begins():
     scene = Scene()
     with scene.bars() as show:
         show("reading", 10, 10)
-        scene.now += 60  # of no stage: one was complete, the next says itself when it begins
+        scene.now += 60  # between two stages: the first is complete, the next reports when it begins
         show("training the tokenizer", 0, None)
         scene.now += 23
         show("encoding", 0, 10)
@@ -75,7 +75,7 @@ def test_a_stage_ends_when_another_begins():
     assert scene.lines() == ["training the tokenizer: done in 23 s"]
 
 
-def test_a_stage_that_reports_only_its_end_is_told_too():
+def test_a_stage_that_reports_only_its_end_has_a_line():
     scene = Scene()
     with scene.bars() as show:
         scene.now += 20
@@ -84,7 +84,7 @@ def test_a_stage_that_reports_only_its_end_is_told_too():
     assert scene.lines() == ["encoding: 900 pairs in 20 s"]
 
 
-def test_stages_in_turns_end_once():
+def test_alternating_stages_end_once():
     scene = Scene()
     with scene.bars() as show:
         for number in range(10):
@@ -95,7 +95,7 @@ def test_stages_in_turns_end_once():
     assert sum(" in " in line for line in scene.lines()) == 2
 
 
-def test_failed_work_is_not_told_as_done():
+def test_failed_work_is_not_shown_as_done():
     scene = Scene()
 
     def work() -> None:
@@ -109,8 +109,8 @@ def test_failed_work_is_not_told_as_done():
     assert scene.lines() == []
 
 
-def test_what_a_resume_found_done_is_not_fast():
-    stage = Stage("encoding", 0.0)
+def test_items_done_before_do_not_count_for_the_rate():
+    stage = StageProgress("encoding", 0.0)
     for number in range(100):
         stage.report(5 + number / 100, 10_000 * number, 2_000_000)
     assert stage.rate is None
@@ -122,7 +122,7 @@ def test_what_a_resume_found_done_is_not_fast():
 
 
 def test_the_rate_is_that_of_the_last_half_minute():
-    stage = Stage("encoding", 0.0)
+    stage = StageProgress("encoding", 0.0)
     for second in range(100):
         stage.report(second, 1000 * second, None)
     for second in range(100, 140):
@@ -130,15 +130,15 @@ def test_the_rate_is_that_of_the_last_half_minute():
     assert stage.rate == pytest.approx(10)
 
 
-def test_reports_that_come_seldom_still_give_a_rate():
-    stage = Stage("encoding", 0.0)
+def test_rare_reports_still_give_a_rate():
+    stage = StageProgress("encoding", 0.0)
     for number in range(5):
         stage.report(100.0 * number, 500 * number, None)
     assert stage.rate == pytest.approx(5)
 
 
-def test_a_count_that_falls_begins_the_rate_anew():
-    stage = Stage("download", 0.0)
+def test_a_count_that_falls_restarts_the_rate():
+    stage = StageProgress("download", 0.0)
     for second in range(10):
         stage.report(second, 1000 * second, None)
     stage.report(10, 0, None)
@@ -147,8 +147,9 @@ def test_a_count_that_falls_begins_the_rate_anew():
     assert stage.rate == pytest.approx(50)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 10**12), st.none() | st.integers(0, 10**12))))
-def test_no_sequence_of_reports_fails_or_floods(reports: list[tuple[float, int, int | None]]):
+def test_any_sequence_of_reports_gives_few_lines(reports: list[tuple[float, int, int | None]]):
     scene = Scene()
     with scene.bars() as show:
         for seconds, num_done, num_total in reports:
@@ -173,7 +174,7 @@ def test_seconds_in_words(seconds: float, text: str):
 
 
 @pytest.mark.parametrize(("rate", "text"), [(0.25, "0.2 pairs/s"), (37, "37 pairs/s"), (21_349, "21,300 pairs/s")])
-def test_rates_are_rounded_to_what_can_be_known(rate: float, text: str):
+def test_rates_have_three_digits(rate: float, text: str):
     scene = Scene()
     with scene.bars() as show:
         show("encoding", 0, None)
@@ -182,7 +183,7 @@ def test_rates_are_rounded_to_what_can_be_known(rate: float, text: str):
     assert scene.lines()[0].endswith(f", {text}")
 
 
-def test_a_terminal_gets_bars_that_fit_and_vanish(monkeypatch: pytest.MonkeyPatch):
+def test_a_terminal_has_bars_that_fit_and_disappear(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     scene = Scene(Terminal())
@@ -201,16 +202,16 @@ def test_a_terminal_gets_bars_that_fit_and_vanish(monkeypatch: pytest.MonkeyPatc
 
 
 def _drawn_now(show: Callable[..., None], scene: Scene) -> str:
-    """What the bars look like, which are drawn only every now and then, by a thread."""
+    """Returns the output once a thread has drawn the bars."""
     show("encoding [bold] text", 154_000, 4_500_000)
-    for _ in range(100):
+    for _ in range(600):
         if "5:10 left" in scene.file.getvalue():
             break
         time.sleep(0.05)
     return scene.file.getvalue()
 
 
-def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch):
+def test_a_dumb_terminal_has_lines(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", "dumb")
     scene = Scene(Terminal())
     with scene.bars() as show:
@@ -219,9 +220,9 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch):
     assert scene.lines() == ["encoding: 5 pairs in 6 s"]
 
 
-def test_standard_error_is_where_it_goes(capsys: pytest.CaptureFixture[str]):
-    watch = iter([0.0, 40.0, 41.0])
-    with progress_bars(clock=lambda: next(watch)) as show:
+def test_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]):
+    clock = iter([0.0, 40.0, 41.0])
+    with progress_bars(clock=lambda: next(clock)) as show:
         show("encoding", 1, 2)
     out, err = capsys.readouterr()
     assert out == ""
