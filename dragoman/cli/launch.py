@@ -1,4 +1,4 @@
-"""The command that writes job files for Slurm, Kubernetes and Docker; it calls `cluster/job_scripts`."""
+"""The command that writes job files for Slurm, Kubernetes and Docker."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from dragoman.cli.output import say
 
 
 def add_launch_command(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
+    """Adds the command to the command line."""
     app.command(epilog=_EXAMPLES)(launch)
 
 
@@ -21,35 +21,41 @@ dragoman launch /data/my.toml --for docker --nodes 2 --workers-per-node 2 --data
 def launch(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Settings of the run.")],
     kind: Annotated[str, typer.Option("--for", metavar="KIND", help="slurm, kubernetes or docker.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
-    workers_per_node: Annotated[int, typer.Option(min=1, help="Worker processes on each.")] = 1,
-    gpus_per_node: Annotated[int | None, typer.Option(min=0, help="Default: one per worker; 0 trains on CPUs.")] = None,
-    cpus_per_worker: Annotated[int, typer.Option(min=1, help="Cores of each worker.")] = 4,
-    run_dir: Annotated[Path | None, typer.Option(help="The run folder, seen by all nodes. Default: runs/NAME.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the job. Default: from the name of the config.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
+    workers_per_node: Annotated[int, typer.Option(min=1, help="Worker processes on each machine.")] = 1,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=0, help="GPUs on each machine; 0 trains on CPUs. Default: one per worker.")
+    ] = None,
+    cpus_per_worker: Annotated[int, typer.Option(min=1, help="Cores for each worker.")] = 4,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="The run folder, shared by all nodes. Default: runs/NAME.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job. Default: from the name of the config.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated.")
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="[D-]HH:MM:SS", help="Slurm (default 12:00:00), Kubernetes: limit of a job.")
+        str | None,
+        typer.Option(metavar="[D-]HH:MM:SS", help="Slurm (default 12:00:00), Kubernetes: time limit."),
     ] = None,
     partition: Annotated[str | None, typer.Option(help="Slurm: the partition.")] = None,
     image: Annotated[
         str | None, typer.Option(help="Docker, Kubernetes: an image with dragoman. Default: dragoman:VERSION.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Docker, Kubernetes: what containers see. Default: /data.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Docker, Kubernetes: folder containers see. Default: /data."),
     ] = None,
     claim: Annotated[
         str | None, typer.Option(help="Kubernetes: the volume claim mounted as --data. Default: NAME-data.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE|FOLDER", help="Where to write; a folder for docker. Default: print.")
+        Path | None, typer.Option(metavar="FILE|FOLDER", help="File to write; a folder for docker. Default: print it.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a ready job file: an sbatch script, a Kubeflow TrainJob, or a Dockerfile and compose.yaml."""
-    from dragoman.launch.job_files.files import build_job_files, save_files, show_files
+    """Write a job file: an sbatch script, a Kubeflow TrainJob, or a Dockerfile and compose.yaml."""
+    from dragoman.launch.job_files.render import build_job_files, save_files, show_files
     from dragoman.launch.job_files.request import JobRequest, name_job
     from dragoman.run.config import load_settings
 

@@ -11,14 +11,14 @@ from program import Run
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the person stands: a config, and a corpus that is somewhere else."""
+    """The current folder, with a config; the corpus is not there."""
     (tmp_path / "my.toml").write_text('[data]\nprepared = "prepared"\n[training]\nvirtual_workers = 2\n')
     return tmp_path
 
 
 def test_help_has_examples_and_imports_no_torch(dragoman: Run):
     assert "Examples: dragoman launch" in dragoman("launch", "--help").stdout
-    program = "import sys, dragoman.cli.launch, dragoman.launch.job_files.files; sys.exit('torch' in sys.modules)"
+    program = "import sys, dragoman.cli.launch, dragoman.launch.job_files.render; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -31,7 +31,7 @@ def test_a_slurm_script_goes_to_standard_output(dragoman: Run, folder: Path):
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_gpus_are_one_per_worker_unless_told(dragoman: Run, folder: Path):
+def test_every_worker_has_a_gpu_by_default(dragoman: Run, folder: Path):
     script = dragoman("launch", "my.toml", "--for", "slurm", "--workers-per-node", 2, cwd=folder).stdout
     assert "#SBATCH --gpus-per-node=2\n" in script
 
@@ -60,13 +60,10 @@ def test_docker_files_go_to_a_folder(dragoman: Run, folder: Path):
     [
         (["none.toml", "--for", "slurm"], "There is no config file none.toml"),
         (["my.toml", "--for", "slurm", "--nodes", 3], "3 workers on 3 nodes cannot share 2 virtual workers"),
-        (["my.toml", "--for", "pbs"], "it can be slurm, kubernetes or docker"),
         (["my.toml", "--for", "slurm", "--set", "training.steps=3"], "unknown key"),
-        (["my.toml", "--for", "docker", "--data", "/data"], "containers see only /data"),
-        (["my.toml", "--for", "slurm", "--run-dir", "a\nb"], "has a character that cannot stand in a job file"),
     ],
 )
-def test_wrong_usage_is_one_sentence_and_code_2(dragoman: Run, folder: Path, arguments, message):
+def test_wrong_usage_is_one_message_and_code_2(dragoman: Run, folder: Path, arguments, message):
     done = dragoman("launch", *arguments, cwd=folder, code=2)
     assert message in done.stderr
     assert done.stdout == ""

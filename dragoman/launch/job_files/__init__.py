@@ -1,1 +1,1 @@
-"""Job files for other launchers: Slurm, Kubernetes, Docker."""
+"""Job files for Slurm, Kubernetes and Docker: a request, and the templates it is rendered with."""

@@ -1,64 +1,15 @@
-"""What a job file is asked for, and quoting for the shells and formats it is written in."""
+"""A request for job files, checked before anything is rendered."""
 
-import os
 import re
-import textwrap
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.run.config import Settings
 from dragoman.run.errors import UsageError
 
-_NOT_ON_A_LINE = {"Cc", "Cs", "Zl", "Zp"}
-"""Unicode categories of what ends lines, steers terminals or is no character at all."""
-
-
-def require_one_line(text: str, what: str) -> None:
-    """Refuses what could end a line: scripts have comments and directives, which no quoting protects."""
-    if any(unicodedata.category(character) in _NOT_ON_A_LINE for character in text):
-        raise UsageError(f"{what} {text!r} has a character that cannot stand in a job file: rename it.")
-
-
-def yaml_text(text: str) -> str:
-    """A YAML scalar that reads as exactly this text."""
-    return '"' + "".join(_yaml_character(character) for character in text) + '"'
-
-
-def _yaml_character(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
-
-
-def yaml_list(texts: list[str], indent: int) -> str:
-    """A YAML list of texts, one a line, to stand under its key."""
-    return "\n".join(f"{' ' * indent}- {yaml_text(text)}" for text in texts)
-
-
-def yaml_block(text: str, indent: int) -> str:
-    """Lines of text as a YAML value that people can read, or as one scalar where a block could change them."""
-    if not _survives_as_block(text):
-        return yaml_text(text)
-    return "|\n" + textwrap.indent(text.removesuffix("\n"), " " * indent)
-
-
-def _survives_as_block(text: str) -> bool:
-    """Whether a block keeps it all: YAML counts the first line's margin, and may drop blanks and further line ends."""
-    *lines, rest = text.split("\n")
-    if rest or not lines or not lines[-1] or lines[0] != lines[0].strip() or not lines[0]:
-        return False
-    return all(line.isprintable() and not line.isspace() for line in lines)
-
-
-def double_dollars(text: str) -> str:
-    """Text that survives the expansion of $VARIABLES by Compose, or of $(VARIABLES) by Kubernetes."""
-    return text.replace("$", "$$")
-
-
-SECONDS_TO_SAVE = 120
-"""Between the polite signal and the hard one: time to finish a step and write a checkpoint."""
+_NOT_ALLOWED = {"Cc", "Cs", "Zl", "Zp"}
+"""Unicode categories of characters that end lines, control terminals or are incomplete."""
 
 _ONLY_FOR = {
     "partition": ("slurm",),
@@ -67,10 +18,10 @@ _ONLY_FOR = {
     "data": ("kubernetes", "docker"),
     "claim": ("kubernetes",),
 }
-"""Options that not every kind has a use for."""
+"""Options that some kinds do not use."""
 
 _PATTERNS = {
-    # The strictest of all, Kubernetes': a label of the domain name system, short enough for the suffixes of pods.
+    # The strictest rule is that of Kubernetes: a DNS label, short enough for the suffixes of pods.
     "name": (re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"), "small letters, digits and -, a letter first, 40 at most"),
     "partition": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*"), "letters, digits and _ . , -"),
     "image": (re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,254}"), "letters, digits and _ . / : @ -"),
@@ -81,7 +32,7 @@ _TIME = re.compile(r"(?:(\d{1,3})-)?(\d{1,3}):([0-5]\d):([0-5]\d)", re.ASCII)
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job as a person asked for it; None is what they left to us."""
+    """A job as a person asked for it; None stands for a default."""
 
     config: Path
     settings: Settings
@@ -100,49 +51,54 @@ class JobRequest:
 
     @property
     def num_workers(self) -> int:
-        """On all nodes together."""
+        """Number of workers on all nodes."""
         return self.num_nodes * self.workers_per_node
 
-    @property
-    def workers_in_words(self) -> str:
-        """For comments and complaints."""
+    def describe_workers(self) -> str:
+        """Returns for example "4 workers on 2 nodes"."""
         nodes = f"{self.num_nodes} nodes" if self.num_nodes > 1 else "1 node"
         workers = f"{self.num_workers} workers" if self.num_workers > 1 else "1 worker"
         return f"{workers} on {nodes}"
 
 
 def check_request(request: JobRequest, kind: str) -> None:
-    """Refuses, in one sentence, what could not become a job that runs."""
+    """Refuses a request that could not become a job that runs."""
     for option, kinds in _ONLY_FOR.items():
         if getattr(request, option) is not None and kind not in kinds:
             raise UsageError(f"--{option} means nothing for {kind}, only for {' and '.join(kinds)}: leave it out.")
-    _check_words(request)
+    _check_texts(request)
     _check_numbers(request)
 
 
-def _check_words(request: JobRequest) -> None:
+def _check_texts(request: JobRequest) -> None:
     for option, (pattern, allowed) in _PATTERNS.items():
         value = getattr(request, option)
         if value is not None and not pattern.fullmatch(value):
             raise UsageError(f"--{option} cannot be {value!r}: it takes {allowed}.")
-    texts = {
+    paths = {
         "The config": request.config,
         "The run folder": request.run_dir,
         "The folder of data": request.data,
         "data.prepared": request.settings.data.prepared,
-        "The present folder": Path.cwd(),
+        "The current folder": Path.cwd(),
     }
-    for what, path in texts.items():
-        require_one_line(str(path or ""), what)
+    for what, path in paths.items():
+        _require_one_line(str(path or ""), what)
     for override in request.overrides:
-        require_one_line(override, "--set")
+        _require_one_line(override, "--set")
+
+
+def _require_one_line(text: str, what: str) -> None:
+    """Refuses characters that could end a line: comments and directives in scripts cannot be quoted."""
+    if any(unicodedata.category(character) in _NOT_ALLOWED for character in text):
+        raise UsageError(f"{what} {text!r} has a character that cannot stand in a job file: rename it.")
 
 
 def _check_numbers(request: JobRequest) -> None:
     virtual_workers = request.settings.training.virtual_workers
     if request.num_workers > virtual_workers:
         raise UsageError(
-            f"{request.workers_in_words} cannot share {virtual_workers} virtual workers: "
+            f"{request.describe_workers()} cannot share {virtual_workers} virtual workers: "
             f"ask for at most {virtual_workers} workers, or raise training.virtual_workers."
         )
     if 0 < request.gpus_per_node < request.workers_per_node:
@@ -155,7 +111,7 @@ def _check_numbers(request: JobRequest) -> None:
 
 
 def parse_time(time: str) -> int:
-    """Seconds of [DAYS-]HOURS:MINUTES:SECONDS, Slurm's way to write them."""
+    """Converts [DAYS-]HOURS:MINUTES:SECONDS, as Slurm writes times, to seconds."""
     match = _TIME.fullmatch(time)
     if match is None:
         raise UsageError(f"--time cannot be {time!r}: write HH:MM:SS or D-HH:MM:SS, for example 12:00:00.")
@@ -164,18 +120,7 @@ def parse_time(time: str) -> int:
 
 
 def name_job(config: Path) -> str:
-    """A name any scheduler takes, from the config file's."""
+    """Derives a name that every scheduler accepts from the name of the config file."""
     words = re.sub(r"[^a-z0-9]+", "-", config.stem.lower()).strip("-")
     name = words if words[:1].isalpha() else f"run-{words}"
     return name[:40].strip("-")
-
-
-def train_command(config: Path, run_dir: Path, overrides: Sequence[str] = ()) -> list[str]:
-    """The arguments every worker gets: the same command starts the run and continues it."""
-    changes = [word for override in overrides for word in ("--set", override)]
-    return ["train", str(config), "--run-dir", str(run_dir), *changes, "--continue"]
-
-
-def absolute(path: Path, beside: Path | None = None) -> Path:
-    """The path from the root, without `..`; links stay as people named them, since nodes may mount them elsewhere."""
-    return Path(os.path.abspath((beside or Path.cwd()) / path))  # noqa: PTH100 - resolve() would follow links

@@ -1,4 +1,4 @@
-"""Job files: each against the program or schema that will read it, with values that try to break out of them."""
+"""Job files, checked with the programs and schemas that will read them, also with values that need quoting."""
 
 import json
 import re
@@ -16,8 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.launch.job_files.files import build_job_files, save_files, show_files
-from dragoman.launch.job_files.request import JobRequest, name_job, parse_time, yaml_block, yaml_text
+from dragoman.launch.job_files.render import build_job_files, quote_yaml, quote_yaml_block, save_files, show_files
+from dragoman.launch.job_files.request import JobRequest, name_job, parse_time
 from dragoman.run.config import build_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_json
@@ -26,20 +26,20 @@ from dragoman.run.status import RunStatus
 
 ROOT = Path(__file__).parents[3]
 KINDS = ("slurm", "kubernetes", "docker")
-HOSTILE = 'a b\'; touch $(id) `id` "$HOME" ${HOME:?} #c: {d} %j & ü🙂'
+HOSTILE = 'a b\'; touch $(id) `id` "$HOME" ${HOME:?} #c: {d} {{e}} {% f %} %j <&> ü🙂'
 CONFIG = '# mine\n[data]\nprepared = "prepared"\n'
 
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder containers see, in which the person stands; a config is there."""
+    """The current folder, which containers see; it has a config."""
     (tmp_path / "my.toml").write_text(CONFIG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def request_of(kind: str, **changes: Any) -> JobRequest:
-    """A job of 2 nodes with 2 workers and GPUs each."""
+    """Returns a request for 2 nodes with 2 workers and 2 GPUs each."""
     prepared = changes.pop("prepared", "prepared")
     mounted = {"data": Path.cwd()} if kind == "docker" else {}
     known = {
@@ -58,7 +58,7 @@ def build(kind: str, **changes: Any) -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """A linter, from this environment or the machine; tests that need a missing one are skipped."""
+    """Returns the path of a linter; skips the test if it is not installed."""
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -71,7 +71,7 @@ def run_quietly(*command: object, **options: Any) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-# What is asked for
+# Requests
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def run_quietly(*command: object, **options: Any) -> None:
         ("kubernetes", {"data": Path("/a:b")}, "--data /a:b has a colon"),
     ],
 )
-def test_what_could_not_run_is_refused(kind, changes, message):
+def test_requests_that_could_not_run_are_refused(kind, changes, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         build(kind, **changes)
 
@@ -122,7 +122,7 @@ def test_other_times_are_refused(text):
 
 
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1))
-def test_any_config_gives_a_name_that_schedulers_take(stem):
+def test_any_config_gives_a_name_that_schedulers_accept(stem):
     assert re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name_job(Path(f"{stem}.toml")))
 
 
@@ -133,12 +133,12 @@ texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(texts)
 def test_any_text_survives_as_a_yaml_scalar(text):
-    assert yaml.safe_load(f"key: {yaml_text(text)}\nnext: 1") == {"key": text, "next": 1}
+    assert yaml.safe_load(f"key: {quote_yaml(text)}\nnext: 1") == {"key": text, "next": 1}
 
 
 @given(texts | st.lists(st.text("ab #:-|'\"", max_size=5)).map(lambda lines: "\n".join(lines) + "\n"))
-def test_any_text_survives_as_a_yaml_block(text):
-    document = f"outer:\n  key: {yaml_block(text, indent=4)}\n  next: 1\n"
+def test_any_text_survives_as_a_quote_yaml_block(text):
+    document = f"outer:\n  key: {quote_yaml_block(text, indent=4)}\n  next: 1\n"
     assert yaml.safe_load(document) == {"outer": {"key": text, "next": 1}}
 
 
@@ -155,7 +155,7 @@ def directives(script: str) -> dict[str, str | None]:
     return {name: value or None for name, value in pairs}
 
 
-def test_slurm_gets_what_was_asked_for(data: Path):
+def test_slurm_gets_the_options_of_the_request(data: Path):
     asked = directives(script_of(time="1-00:00:00", partition="gpu", cpus_per_worker=3))
     assert asked == {
         "job-name": "my",
@@ -172,25 +172,25 @@ def test_slurm_gets_what_was_asked_for(data: Path):
     }
 
 
-def test_slurm_is_not_asked_for_what_was_not():
+def test_slurm_gets_no_other_options():
     asked = directives(script_of(gpus_per_node=0))
     assert asked.keys().isdisjoint({"gpus-per-node", "partition"})
     assert asked["time"] == "12:00:00"
 
 
 @pytest.mark.parametrize("run_dir", ["runs/my", HOSTILE])
-def test_the_script_is_sound_bash(run_dir, tmp_path: Path):
+def test_the_script_is_valid_bash(run_dir, tmp_path: Path):
     path = tmp_path / "job.sh"
     path.write_text(script_of(run_dir=Path(run_dir), overrides=(f"data.prepared={HOSTILE}",)), encoding="utf-8")
     run_quietly("bash", "-n", path)
-    # SC2016 wonders about $ between single quotes: there it stays what people wrote.
+    # SC2016 warns about $ between single quotes, where it is meant literally.
     run_quietly(program("shellcheck"), "--severity=style", "--exclude=SC2016", path)
 
 
 def test_sbatch_itself_reads_the_options_as_meant(tmp_path: Path):
     sbatch = program("sbatch")
     (tmp_path / "slurm.conf").write_text(
-        # No controller is there to be asked: sbatch reads the script, says what it read, and fails.
+        # There is no controller: sbatch reads the script, prints what it read, and fails.
         "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nNodeName=n1\n"
     )
     path = tmp_path / "job.sbatch"
@@ -200,7 +200,7 @@ def test_sbatch_itself_reads_the_options_as_meant(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
     read = {key.strip(): value for key, value in re.findall(r"^sbatch: ([a-z-]+ *): (.*)$", done.stderr, re.MULTILINE)}
     if "job-name" not in read:
-        pytest.skip(f"this sbatch does not say what it read: {done.stderr[:200]}")
+        pytest.skip(f"this sbatch does not print what it read: {done.stderr[:200]}")
     assert read["output"] == f"{tmp_path}/{HOSTILE}/launch.txt".replace("%", "%%")
     assert read["signal"] == "TERM@120"
     assert read["job-name"] == "my"
@@ -222,7 +222,7 @@ printf '%s\\0' "$2" > asked_about
 
 @pytest.fixture
 def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for Slurm and dragoman, found in the script's PATH."""
+    """Stand-ins for Slurm and dragoman in the script's PATH."""
     folder = tmp_path / "programs with a space"
     folder.mkdir()
     for name, text in (("srun", STUB_OF_SRUN), ("scontrol", STUB_OF_SCONTROL), ("dragoman", STUB_OF_DRAGOMAN)):
@@ -233,7 +233,7 @@ def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_script(stubs: Path, code: int, status: RunStatus, **changes: Any) -> int:
-    """Runs the job's script from another folder, as Slurm may; its exit code."""
+    """Runs the job's script from another folder, as Slurm may; returns its exit code."""
     Path("code").write_text(str(code))
     Path("state").write_text(status.state)
     Path("requeued").unlink(missing_ok=True)
@@ -257,7 +257,7 @@ def run_script(stubs: Path, code: int, status: RunStatus, **changes: Any) -> int
         (7, "stopped", "signal", 7, False),
     ],
 )
-def test_only_a_run_that_a_signal_stopped_in_good_order_is_queued_again(
+def test_only_a_run_that_a_signal_stopped_in_order_is_queued_again(
     stubs: Path, code, state, reason, exit_code, is_requeued
 ):
     status = replace(RunStatus.starting(10, 4), state=state, reason=reason)
@@ -274,7 +274,7 @@ one_line = st.text(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=one_line, override=one_line)
-def test_any_words_reach_the_workers_as_they_are(data: Path, stubs: Path, run, override):
+def test_any_arguments_reach_the_workers_unchanged(data: Path, stubs: Path, run, override):
     changes = {"run_dir": Path("runs") / f"x{run}", "overrides": (override,)}
     assert run_script(stubs, 0, replace(RunStatus.starting(10, 4), state="finished"), **changes) == 0
     words = Path("trained").read_text(encoding="utf-8").split("\0")[:-1]
@@ -309,7 +309,7 @@ def pod_patch(train_job: dict[str, Any]) -> dict[str, Any]:
 def test_kubeflow_knows_every_field_of_the_train_job(changes):
     models = pytest.importorskip("kubeflow_trainer_api.models")
     _, train_job = manifests(**changes)
-    # Its models pass over what they do not know, so what they read must be all there was.
+    # Its models ignore unknown fields, so all that was written must be read back.
     assert models.TrainerV1alpha1TrainJob.from_dict(train_job).to_dict() == train_job
 
 
@@ -343,7 +343,7 @@ def test_pods_find_config_corpus_and_run():
     assert train_job["spec"]["trainer"]["args"][-9:] == [*train, *changes, "--continue"]
 
 
-def test_a_corpus_named_in_full_is_left_as_it_is():
+def test_an_absolute_path_of_the_corpus_is_kept():
     _, train_job = manifests(prepared="/data/prepared")
     assert "--set" not in train_job["spec"]["trainer"]["args"]
 
@@ -355,7 +355,7 @@ def test_a_config_that_no_yaml_block_can_hold_survives(data: Path):
     assert tomllib.loads(config_map["data"]["config.toml"]) == {"data": {"prepared": "a"}, "model": {"preset": "tiny"}}
 
 
-def test_kubernetes_expands_nothing_in_what_people_wrote():
+def test_kubernetes_expands_no_variables_in_paths():
     _, train_job = manifests(run_dir=Path("$(HOME)$$x"))
     args = train_job["spec"]["trainer"]["args"]
     assert args[args.index("--run-dir") + 1] == "/data/$$(HOME)$$$$x"
@@ -371,7 +371,7 @@ def compose_of(**changes: Any) -> dict[str, Any]:
 
 
 def interpolate(text: str) -> str:
-    """What Compose makes of a text, with MASTER_ADDR set and MASTER_PORT not."""
+    """Expands variables like Compose, with MASTER_ADDR set and MASTER_PORT not."""
     pattern = r"\$(?:\$|\{MASTER_ADDR:\?[^}]*\}|\{MASTER_PORT:-(\d+)\})"
     return re.sub(pattern, lambda match: "$" if match[0] == "$$" else match[1] or "10.0.0.1", text)
 
@@ -384,7 +384,7 @@ def test_the_compose_file_follows_the_specification(gpus_per_node):
     jsonschema.validate(compose_of(gpus_per_node=gpus_per_node), schema)
 
 
-def test_each_machine_has_a_service_of_its_own(data: Path):
+def test_each_machine_has_its_own_service(data: Path):
     services = compose_of()["services"]
     assert {name: service["profiles"] for name, service in services.items()} == {"node0": ["node0"], "node1": ["node1"]}
     for service in services.values():
@@ -420,7 +420,7 @@ def test_one_machine_needs_no_address():
     assert "--master-addr=127.0.0.1" in text
 
 
-def test_compose_expands_nothing_in_what_people_wrote(data: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compose_expands_no_variables_in_paths(data: Path, monkeypatch: pytest.MonkeyPatch):
     folder = data / HOSTILE
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -432,12 +432,12 @@ def test_compose_expands_nothing_in_what_people_wrote(data: Path, monkeypatch: p
     ]  # fmt: skip
 
 
-def test_the_dockerfile_is_sound(tmp_path: Path):
+def test_the_dockerfile_passes_its_linter(tmp_path: Path):
     (tmp_path / "Dockerfile").write_text(build("docker")["Dockerfile"])
     run_quietly(program("hadolint"), "--no-color", tmp_path / "Dockerfile")
 
 
-def test_the_dockerfile_copies_what_is_there_and_takes_the_pinned_torch():
+def test_the_dockerfile_copies_existing_files_and_installs_the_pinned_torch():
     text = build("docker")["Dockerfile"]
     copied = [name for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for name in line.split()]
     assert {"constraints.txt", "pyproject.toml", "dragoman"} <= set(copied)
@@ -456,12 +456,12 @@ def test_the_dockerfile_copies_what_is_there_and_takes_the_pinned_torch():
 def test_no_registry_is_named(kind):
     text = show_files(build(kind))
     hosts = set(re.findall(r"\b(?:[a-z0-9-]+\.)+(?:io|com|org|net|dev)\b", text))
-    # These are names of Kubernetes resources, nobody's address.
+    # These are names of Kubernetes resources, not addresses.
     assert hosts <= {"trainer.kubeflow.org", "jobset.sigs.k8s.io", "nvidia.com"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_say_how_to_use_them_and_continue(kind):
+def test_files_say_how_to_use_them_and_continue_the_run(kind):
     text = show_files(build(kind))
     start = {"slurm": "sbatch FILE", "kubernetes": "kubectl apply --filename FILE", "docker": "docker compose"}
     assert start[kind] in text
@@ -475,7 +475,7 @@ def test_several_files_are_shown_with_a_line_before_each():
     assert lines.count("# --- compose.yaml ---") == 1
 
 
-def test_files_are_written_but_never_over_others_unasked(tmp_path: Path):
+def test_existing_files_are_replaced_only_on_request(tmp_path: Path):
     out = tmp_path / "new" / "docker"
     paths = save_files({"a": "1\n", "b": "2\n"}, out, may_replace=False)
     assert paths == [out / "a", out / "b"]
@@ -487,12 +487,12 @@ def test_files_are_written_but_never_over_others_unasked(tmp_path: Path):
     assert [(out / name).read_text() for name in "ab"] == ["3\n", "3\n"]
 
 
-def test_one_file_is_written_where_it_is_said_or_into_a_folder(tmp_path: Path):
+def test_a_single_file_is_written_to_the_path_or_into_the_folder(tmp_path: Path):
     assert save_files({"a.sbatch": "1\n"}, tmp_path / "job", may_replace=False) == [tmp_path / "job"]
     assert save_files({"a.sbatch": "1\n"}, tmp_path, may_replace=False) == [tmp_path / "a.sbatch"]
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         save_files({"a": ""}, tmp_path / "file" / "below", may_replace=False)
