@@ -48,6 +48,8 @@ TROUGH = "grey23"
 """Colour of the empty part of a bar."""
 SMALLEST_CHART = (24, 4)
 """Columns and rows."""
+SMALLEST_DETAILS = 12
+"""Columns; with fewer, the table of machines has no details."""
 FULL_LINK_SHARE = 0.9
 """TCP hardly uses more of a link."""
 LONGEST_TEXT = 2_000
@@ -124,21 +126,22 @@ def header(view: RunView, width: int) -> Section | None:
         _figure("{:,.0f} target tokens/s", figures["target_tokens_per_second"]),
         f"{format_step(figures['seconds_per_step'])} per step" if figures["seconds_per_step"] is not None else "",
     ]
-    return _rows([*flow(state, width)[:1], *_progress(view, width), *flow(quality, width)[:1]])
+    lines = [line for line in (flow(state, width), _progress(view, width), flow(quality, width)) if line]
+    return _rows([*(line[0] for line in lines), *(row for line in lines for row in line[1:])])
 
 
-def _progress(view: RunView, width: int) -> list[RenderableType]:
+def _progress(view: RunView, width: int) -> Sequence[RenderableType]:
     step, num_steps, seconds_left = (view.figures[key] for key in ("step", "max_steps", "seconds_left"))
     if step is None:
         return []
     left = f"{format_seconds(seconds_left)} left" if seconds_left is not None else ""
     if not num_steps:
-        return [*flow([f"step {step:,.0f}", left], width)[:1]]
+        return flow([f"step {step:,.0f}", left], width)
     share = min(1.0, max(0.0, step / num_steps))
     done = f"{floor(1000 * share) / 10:.1f} %"  # rounded down: only a complete run shows 100 %
-    text = flow([f"step {step:,.0f} of {num_steps:,.0f}", done, left], width)[0]
-    if width - text.cell_len < 8:
-        return [text]
+    text, *more = flow([f"step {step:,.0f} of {num_steps:,.0f}", done, left], width)
+    if more or width - text.cell_len < 8:
+        return [text, *more]
     grid = Table.grid("", "", padding=(0, 2, 0, 0), expand=True)
     grid.columns[1].ratio = 1
     grid.add_row(text, Bar(1.0, 0.0, share, color="green", bgcolor=TROUGH))
@@ -287,7 +290,7 @@ def _device_table(rows: Sequence[DeviceRow], width: int) -> Table:
         if bar_width:
             bar = Bar(1.0, 0.0, row.share or 0.0, width=bar_width, color=row.colour, bgcolor=TROUGH)
             cells.append(bar if row.share is not None else "")
-        if details_width > 0:
+        if details_width >= SMALLEST_DETAILS:
             cells += flow(row.details, details_width)[:1]
         table.add_row(*cells)
     return table
@@ -395,7 +398,7 @@ def _loss_labels(low: float, high: float, num_rows: int) -> list[str]:
 
 def _step_axis(first: float, last: float, has_marks: bool, indent: int, width: int) -> Table:
     legend = Text.assemble(("⠤⠤", "cyan"), " loss", *(("  ", ("◆", "bold magenta"), " dev loss") if has_marks else ()))
-    axis = Table.grid("", "", "", expand=True)
+    axis = Table.grid("", "", "", padding=(0, 1, 0, 0), expand=True)
     axis.columns[1].ratio, axis.columns[1].justify, axis.columns[1].no_wrap = 1, "center", True
     axis.add_row(f"{' ' * indent}step {first:,.0f}", legend, f"{last:,.0f}")
     return axis
@@ -446,6 +449,7 @@ ROWS_BY_IMPORTANCE: tuple[tuple[Build, int], ...] = (
     (prediction, 2),
     (attribution, 5),
     (verdict, 4),
+    (header, 8),
     (log, 100),
     (chart, 20),
 )
