@@ -1,7 +1,7 @@
-"""What faults cost a run: 25 kills of workers at random moments, and checkpoints written beside the steps.
+"""Measures the cost of faults: 25 kills of workers at random moments, and checkpoints written during training.
 
-`python faults.py`. Real runs of `dragoman train` with two workers on this machine. Exit code 1 where the run that was
-killed does not end bit-identical with one that was not, or where a restart takes too long.
+`python faults.py`. Real runs of `dragoman train` with two workers on this machine. Exit code 1 if the run that was
+killed is not bit-identical with an undisturbed one, or if a restart takes too long.
 """
 
 import argparse
@@ -35,9 +35,9 @@ WORKER_MODULE = "dragoman.training.worker"
 NUM_WORKERS = 2
 STEPS_PER_KILL = 15
 STEP_SECONDS = 0.5
-"""A worker that trains is killed within this time of the step that was drawn: in the step, while it judges or saves."""
+"""A training worker is killed within this time after a random step: in a step, an evaluation or a save."""
 START_SECONDS = 4.0
-"""One that is starting, within this: that takes a while."""
+"""A starting worker is killed within this time after its start."""
 MAX_RESTART_SECONDS = 15.0
 WAIT_SECONDS = 120.0
 SAVE_EVERY = 10
@@ -48,53 +48,53 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill whom, drawn beforehand."""
+    """When to kill which rank, drawn at random beforehand."""
 
     step: int
-    """Not before the run has come so far; where it is farther already, its workers are killed as they start."""
+    """The step to wait for; if the run is past it, its workers are killed while they start."""
     fraction: float
-    """Of the time there is to wait then."""
+    """Fraction of the waiting time after that."""
     rank: int
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One that happened."""
+    """A kill that was made."""
 
     time: float
     rank: int
     step: int
-    """The farthest one made by then."""
+    """The last step made before it."""
     was_starting: bool
 
 
 def draw_moments(num_kills: int, num_steps: int, seed: int) -> list[Moment]:
-    """Random steps, not the last ones: there must be a run left to kill."""
+    """Draws random steps, not the last ones: the run must not end before all kills."""
     randomness = random.Random(seed)
     steps = sorted(randomness.choices(range(num_steps - STEPS_PER_KILL), k=num_kills))
     return [Moment(step, randomness.random(), randomness.randrange(NUM_WORKERS)) for step in steps]
 
 
-# A run from outside
+# Runs
 
 
 def write_config(path: Path, sections: dict[str, dict[str, Any]]) -> Path:
-    """The settings that differ from the defaults, checked."""
+    """Writes a config with these settings; the others have their defaults."""
     write_text(path, dump_settings(build_settings(sections)))
     return path
 
 
 @contextmanager
 def training(config: Path, run: RunFolder) -> Iterator[psutil.Popen]:
-    """`dragoman train` as a user starts it, its words into a file; whatever is left of it ends with the block."""
+    """Starts `dragoman train` with its output in a file; ends what is left of it with the block."""
     command = [sys.executable, "-m", "dragoman", "train", str(config), "--run-dir", str(run.path)]
     printed = run.path.with_suffix(".txt")
-    with printed.open("w") as words:
+    with printed.open("w") as output:
         launcher = psutil.Popen(
             [*command, "--workers", str(NUM_WORKERS)],
             cwd=REPOSITORY,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=words,
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
     try:
@@ -107,20 +107,20 @@ def training(config: Path, run: RunFolder) -> Iterator[psutil.Popen]:
 
 
 def train_to_end(config: Path, run: RunFolder) -> None:
-    """An undisturbed run."""
+    """Trains without faults."""
     with training(config, run) as launcher:
         require_good_end(launcher, run)
 
 
 def require_good_end(launcher: psutil.Popen, run: RunFolder) -> None:
-    """Waits, and complains with the last words of a run that failed."""
+    """Waits for the end; raises the last line of a run that failed."""
     if launcher.wait() != 0:
-        words = run.path.with_suffix(".txt").read_text(encoding="utf-8").strip().splitlines()
-        raise UserError(f"The run failed: {words[-1] if words else 'it said nothing'}")
+        lines = run.path.with_suffix(".txt").read_text(encoding="utf-8").strip().splitlines()
+        raise UserError(f"The run failed: {lines[-1] if lines else 'it printed nothing'}")
 
 
 def read_records(run: RunFolder, kind: str) -> list[Record]:
-    """What the run has written so far, of one kind; the last line may still be on its way."""
+    """Returns the complete records of one kind that the run has written so far."""
     with suppress(FileNotFoundError):
         lines = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
         records = (json.loads(line) for line in lines if line.endswith("\n"))
@@ -129,7 +129,7 @@ def read_records(run: RunFolder, kind: str) -> list[Record]:
 
 
 def processes_of(launcher: psutil.Popen, module: str) -> list[psutil.Process]:
-    """Those that the launcher or one of its processes has started to run this module."""
+    """Returns the processes below the launcher that run this module."""
     found = []
     for process in launcher.children(recursive=True):
         with suppress(psutil.Error):
@@ -139,7 +139,7 @@ def processes_of(launcher: psutil.Popen, module: str) -> list[psutil.Process]:
 
 
 def workers_of(launcher: psutil.Popen) -> dict[int, psutil.Process]:
-    """The workers that there are now, by rank."""
+    """Returns the current workers by rank."""
     found = {}
     for process in processes_of(launcher, WORKER_MODULE):
         with suppress(psutil.Error, KeyError):
@@ -151,7 +151,7 @@ def workers_of(launcher: psutil.Popen) -> dict[int, psutil.Process]:
 
 
 def kill_workers(launcher: psutil.Popen, run: RunFolder, moments: list[Moment]) -> list[Kill]:
-    """Kills at the moments drawn, each time workers of another attempt."""
+    """Kills a worker at each of the moments, each time in a new attempt."""
     kills: list[Kill] = []
     gone: set[int] = set()
     for moment in moments:
@@ -170,7 +170,7 @@ def kill_workers(launcher: psutil.Popen, run: RunFolder, moments: list[Moment]) 
 def wait_for_workers(
     launcher: psutil.Popen, run: RunFolder, moment: Moment, gone: set[int]
 ) -> dict[int, psutil.Process]:
-    """All workers of an attempt that has not been disturbed, once the run has come far enough."""
+    """Waits for the step; returns all workers of an attempt without a kill."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and launcher.poll() is None:
         workers = {rank: worker for rank, worker in workers_of(launcher).items() if worker.pid not in gone}
@@ -181,17 +181,17 @@ def wait_for_workers(
 
 
 def farthest_step(run: RunFolder) -> int:
-    """The last step of all attempts."""
+    """Returns the last step of all attempts."""
     return max((record["step"] for record in read_records(run, "train")), default=0)
 
 
 def recovery_seconds(run: RunFolder, kills: list[Kill]) -> tuple[list[float], list[float]]:
-    """From each kill to the next step made, and to the next one not made before; where no other kill came between."""
+    """Returns the seconds from each kill to the next step, and to the next new step, unless another kill came first."""
     steps, restarts = read_records(run, "train"), read_records(run, "restart")
     to_any, to_new = [], []
     for kill, following in zip(kills, [*kills[1:], None], strict=True):
         end = following.time if following else float("inf")
-        # The other rank may still finish the step it was in: what counts comes after the restart.
+        # The other rank may still finish its step: only steps after the restart count.
         begin = next((record["time"] for record in restarts if kill.time < record["time"]), end)
         made = [record for record in steps if begin < record["time"] < end]
         new = [record for record in made if record["step"] > kill.step]
@@ -201,7 +201,7 @@ def recovery_seconds(run: RunFolder, kills: list[Kill]) -> tuple[list[float], li
 
 
 def measure_kills(folder: Path, num_kills: int, seed: int) -> dict[str, Any]:
-    """The same run twice, one of them killed again and again: what that cost, and whether it shows in the end."""
+    """Trains the same run twice, once with kills; returns their cost and whether both ends are the same."""
     num_steps = num_kills * STEPS_PER_KILL
     config = write_config(folder / "kills.toml", settings_for_kills(prepare_small_corpus(folder), num_steps))
     calm, killed = RunFolder(folder / "calm"), RunFolder(folder / "killed")
@@ -226,7 +226,7 @@ def measure_kills(folder: Path, num_kills: int, seed: int) -> dict[str, Any]:
 
 
 def is_same_end(run: RunFolder, other: RunFolder, num_steps: int) -> bool:
-    """The same weights and moments, byte by byte, and the same loss at every step."""
+    """Whether both have the same weights and moments, byte by byte, and the same loss at every step."""
     names = ("model.safetensors", "optimizer.safetensors")
     files = [[(each.checkpoint(num_steps) / name).read_bytes() for name in names] for each in (run, other)]
     losses = [{record["step"]: record["loss"] for record in read_records(each, "train")} for each in (run, other)]
@@ -234,7 +234,7 @@ def is_same_end(run: RunFolder, other: RunFolder, num_steps: int) -> bool:
 
 
 def settings_for_kills(prepared: Path, num_steps: int) -> dict[str, dict[str, Any]]:
-    """Steps of a few hundredths of a second, judged and saved often, so kills meet all of that."""
+    """Returns settings with short steps, frequent evaluations and saves, so that kills hit all of them."""
     return {
         "data": {"prepared": str(prepared)},
         "model": {"preset": "tiny", "width": 32, "feed_forward": 64},
@@ -252,7 +252,7 @@ def settings_for_kills(prepared: Path, num_steps: int) -> dict[str, dict[str, An
 
 
 def prepare_small_corpus(folder: Path) -> Path:
-    """1,000 pairs of the corpus inside the package, and enough to judge by that it takes a moment."""
+    """Prepares 1,000 pairs of the built-in corpus, with a dev set that takes a moment to evaluate."""
     corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=100, num_test=20)
     settings = PrepareSettings.of_files(
         [corpus.train.source],
@@ -267,7 +267,7 @@ def prepare_small_corpus(folder: Path) -> Path:
 
 
 def measure_saving(folder: Path) -> dict[str, Any]:
-    """Preset `small` on Multi30k with a checkpoint every few steps: how long steps wait for that."""
+    """Trains preset `small` on Multi30k; returns how long steps wait for checkpoints."""
     num_steps = SAVE_EVERY * (NUM_SAVES + 1)
     config = write_config(folder / "saving.toml", settings_for_saving(prepare_multi30k(folder).folder, num_steps))
     run = RunFolder(folder / "saving")
@@ -299,7 +299,7 @@ def settings_for_saving(prepared: Path, num_steps: int) -> dict[str, dict[str, A
 
 
 def speeds_beside_writing(run: RunFolder, saves: list[Record]) -> tuple[list[float], list[float]]:
-    """Target tokens per second of steps during which a checkpoint was written, and of all others."""
+    """Returns target tokens per second of steps during which a checkpoint was written, and of the others."""
     steps = {record["step"]: record for record in read_records(run, "train")}
     writing = [(steps[save["step"]]["time"], save["seconds"]) for save in saves]
     beside, alone = [], []
@@ -310,11 +310,11 @@ def speeds_beside_writing(run: RunFolder, saves: list[Record]) -> tuple[list[flo
     return beside, alone
 
 
-# The whole
+# Command
 
 
 def say_kills(figures: dict[str, Any]) -> None:
-    """One line per figure."""
+    """Prints one line per number."""
     restart, lost = figures["restart_seconds"], figures["lost_seconds"]
     print(f"kills {figures['kills']}, {figures['kills_while_starting']} of them of workers that were starting")
     print(f"restarts {figures['restarts']}")
@@ -325,7 +325,7 @@ def say_kills(figures: dict[str, Any]) -> None:
 
 
 def say_saving(figures: dict[str, Any]) -> None:
-    """One line per figure."""
+    """Prints one line per number."""
     print(f"checkpoint {figures['checkpoint_bytes'] / 1e6:.0f} MB, every {figures['save_every']} steps")
     copied, written = figures["snapshot_seconds"]["median"], figures["writing_seconds"]["median"]
     print(f"copied in {copied:.3f} s, written in {written:.2f} s")
@@ -335,10 +335,10 @@ def say_saving(figures: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, saves and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=positive_count, default=25, help="workers killed in one run (default: 25)")
-    parser.add_argument("--seed", type=int, default=1, help="of their moments (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the kills (default: 1)")
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:

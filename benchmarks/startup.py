@@ -1,6 +1,6 @@
-"""From `dragoman train` to the first step of two workers on this machine, and where the time goes: `python startup.py`.
+"""Measures the time from `dragoman train` to the first step of two workers on this machine: `python startup.py`.
 
-Exit code 1 where the median of the rounds is too long.
+Exit code 1 if the median of the rounds is too long.
 """
 
 import argparse
@@ -40,29 +40,29 @@ IMPORTED = {
     "host program": "dragoman.launch.agent",
     "worker": "dragoman.training.worker",
 }
-"""The module that brings in nearly all a process needs."""
-NUM_PACKAGES_SAID = 4
+"""The module that imports nearly everything a process needs."""
+NUM_PACKAGES_SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Start:
-    """Seconds of one start, one part after the other."""
+    """Seconds of one start, in consecutive phases."""
 
     launching: float
-    """Until the host's program is started: the command line, settings, checks."""
-    mustering: float
-    """Until the workers are: the host's program imports the agent, which starts them."""
+    """Until the host program is started: command line, settings, checks."""
+    starting_workers: float
+    """Until the workers are started: the host program imports the agent, which starts them."""
     joining: float
-    """Until the first checkpoint is on disk: workers import torch, meet, build the model."""
+    """Until the first checkpoint is on disk: workers import torch, find each other, build the model."""
     first_step: float
 
     @property
     def seconds(self) -> float:
-        return self.launching + self.mustering + self.joining + self.first_step
+        return self.launching + self.starting_workers + self.joining + self.first_step
 
 
 def measure_start(config: Path, run: RunFolder) -> Start:
-    """Starts the run, and looks from outside when its processes appear."""
+    """Starts the run and watches from outside when its processes appear."""
     begin = time.time()
     with training(config, run) as launcher:
         host_seen = wait_for_processes(launcher, HOST_MODULE, 1)
@@ -73,7 +73,7 @@ def measure_start(config: Path, run: RunFolder) -> Start:
 
 
 def wait_for_processes(launcher: psutil.Popen, module: str, num_processes: int) -> float:
-    """When so many processes that run this module were seen; their own word for it is a second wrong at times."""
+    """Returns when this many processes of a module were seen; their own start times may be a second off."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and launcher.poll() is None:
         if len(processes_of(launcher, module)) >= num_processes:
@@ -83,7 +83,7 @@ def wait_for_processes(launcher: psutil.Popen, module: str, num_processes: int) 
 
 
 def measure_imports(module: str) -> Counter[str]:
-    """Seconds that importing a module takes in each package, by Python's own account."""
+    """Returns the import seconds of each package, as Python reports them."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", f"import {module}"], capture_output=True, text=True, check=True
     )
@@ -96,7 +96,7 @@ def measure_imports(module: str) -> Counter[str]:
 
 
 def describe(starts: list[Start], imports: dict[str, Counter[str]]) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns all numbers of the result file."""
     parts = {name: summarise([asdict(start)[name] for start in starts]) for name in asdict(starts[0])}
     return {
         "workload": "preset tiny, built-in corpus, `dragoman train --workers 2` on this machine",
@@ -111,21 +111,21 @@ def describe(starts: list[Start], imports: dict[str, Counter[str]]) -> dict[str,
 
 
 def say(figures: dict[str, Any]) -> None:
-    """One line per figure."""
+    """Prints one line per number."""
     total = figures["seconds"]
     print(
         f"to the first step {total['median']:.2f} s median, {total['max']:.2f} s worst; required {REQUIRED_SECONDS} s"
     )
     for name, part in figures["parts"].items():
         print(f"  {name.replace('_', ' ')} {part['median']:.2f} s")
-    for process, told in figures["imports"].items():
-        packages = list(told["packages"].items())[:NUM_PACKAGES_SAID]
+    for process, imported in figures["imports"].items():
+        packages = list(imported["packages"].items())[:NUM_PACKAGES_SHOWN]
         most = ", ".join(f"{package} {seconds:.2f}" for package, seconds in packages)
-        print(f"imports of the {process} {told['seconds']:.2f} s: {most}")
+        print(f"imports of the {process} {imported['seconds']:.2f} s: {most}")
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, saves and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=5, help="starts (default: 5)")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Training on the hosts of a rig, and what lives on them meanwhile."""
+"""Runs training on the hosts of a rig, and finds its processes there."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from rig import Host, Rig
 
 from dragoman.run.config import build_settings, dump_settings
 
-# All hosts share the cores of this machine: more threads than cores would only get in each other's way.
+# All hosts share the cores of this machine: more threads than cores would slow each other down.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 ONE_EACH = "h1:1,h2:1"
 TWO_EACH = "h1:2,h2:2"
@@ -29,15 +29,15 @@ TINY_RUN = {
     },
     "evaluation": {"max_sentences": 4, "beam_size": 2},
     "checkpoints": {"save_every": 7, "keep_best": 0},
-    # What is measured before the first step has tests of its own.
+    # The measurements before the first step have tests of their own.
     "cluster": {"host_timeout": 5, "check": "never"},
-    # So has the report, which takes longer than these runs.
+    # The report, too, which takes longer than these runs.
     "monitoring": {"report": False},
 }
 
 
 def write_config(path: Path, prepared: Path, *overrides: str) -> Path:
-    """A tiny run on a prepared corpus, every step logged, with settings changed as by --set."""
+    """Writes the config of a tiny run that logs every step; overrides are those of --set."""
     settings = build_settings(TINY_RUN | {"data": {"prepared": str(prepared)}}, overrides)
     path.write_text(dump_settings(settings), encoding="utf-8")
     return path
@@ -48,7 +48,7 @@ def hosts_options(rig: Rig, hosts: str) -> list[object]:
 
 
 def train_here(num_workers: int, run: Path, *arguments: object) -> Path:
-    """A run on this machine alone, to compare with."""
+    """Trains on this machine alone, to compare with."""
     run_dragoman("train", *arguments, "--workers", num_workers, "--run-dir", run, env=os.environ | ONE_THREAD)
     return run
 
@@ -56,21 +56,21 @@ def train_here(num_workers: int, run: Path, *arguments: object) -> Path:
 def train_on_hosts(
     rig: Rig, hosts: str, run: Path, *arguments: object, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Trains to the end and insists on the exit code, and that nothing is left on any host."""
+    """Trains to the end; requires the exit code, and that no process is left on any host."""
     options = [*arguments, *hosts_options(rig, hosts), "--run-dir", run]
     done = run_dragoman("train", *options, code=code, env=os.environ | ONE_THREAD)
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     return done
 
 
 def training_on_hosts(rig: Rig, hosts: str, run: Path, *arguments: object) -> Training:
-    """Training that goes on while the test looks at it and disturbs it."""
+    """Starts training in the background."""
     return Training(run, *arguments, *hosts_options(rig, hosts), environment=ONE_THREAD)
 
 
 @contextmanager
 def link_down(host: Host) -> Iterator[None]:
-    """While active, nothing reaches the host and nothing comes from it."""
+    """While active, cuts the link of a host."""
     host.link_down()
     try:
         yield
@@ -79,14 +79,14 @@ def link_down(host: Host) -> Iterator[None]:
 
 
 def worker_on(host: Host) -> psutil.Process:
-    """The worker of the lowest rank on a host; one must be there."""
+    """Returns the worker of the lowest rank on a host."""
     living = set(host.processes())
     processes = [process for process in psutil.process_iter() if process.pid in living]
     workers = [process for process in processes if runs_module(process, WORKER_MODULE)]
     return min(workers, key=lambda worker: int(environment_of(worker).get("RANK", "0")))
 
 
-def wait_until_deserted(rig: Rig, seconds: float = 5) -> None:
-    """Returns when nothing lives on any host; what has just ended may still be on its way out."""
+def wait_until_no_processes(rig: Rig, seconds: float = 30) -> None:
+    """Waits until no process runs on any host."""
     for host in rig.hosts:
         wait_until(lambda host=host: not host.processes(), f"the end of all processes on {host.name}", seconds)

@@ -1,4 +1,4 @@
-"""What comes from outside costs a run a moment and nothing it has learned: kills, hangs and signals, at bad moments."""
+"""Kills, hangs and signals at bad moments cost a run some time and nothing it has learned."""
 
 import random
 import signal
@@ -28,18 +28,18 @@ from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.run.folder import RunFolder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-NUM_STEPS = 50  # of the shared configuration
+NUM_STEPS = 50  # of the shared config
 SEED = random.randrange(10**6)  # other steps each time; printed where a test fails
 Start = Callable[..., Training]
-LONGEST_RESTART_SECONDS = 30  # 15 on a quiet machine, which benchmarks/faults.py sees to
-EVALUATING = ("judging the dev set", "translating the dev set")
+LONGEST_RESTART_SECONDS = 30  # 15 on a quiet machine, which benchmarks/faults.py requires
+EVALUATING = ("evaluating the dev set", "translating the dev set")
 LONG_EVALUATION = ["--set", "evaluation.max_sentences=600", "--set", "evaluation.length_penalty=9"]
-"""With a weight on length the hardly trained model talks until it is cut off."""
+"""Makes the hardly trained model translate up to the length limit."""
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As for all tests, but with enough dev sentences to be met while they are translated."""
+    """The shared corpus with more dev sentences, so that their translation takes a while."""
     folder = tmp_path_factory.mktemp("long-dev")
     corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=600, num_test=20)
     settings = PrepareSettings.of_files(
@@ -54,7 +54,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run as it is without trouble; made once for all tests."""
+    """The undisturbed run; made once for all tests."""
     run = tmp_path_factory.getbasetemp() / "undisturbed-by-faults"
     if not run.exists():
         run_dragoman("train", config, "--workers", 2, "--run-dir", run)
@@ -63,7 +63,7 @@ def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(config: Path, tmp_path: Path) -> Start:
-    """Starts the same run again, two workers, with settings that do not change what it learns."""
+    """Starts the same run with two workers and settings that do not change what it learns."""
     return lambda *arguments: Training(tmp_path / "run", config, "--workers", 2, *arguments)
 
 
@@ -74,13 +74,13 @@ def assert_ends_like(run: Path, undisturbed: Path) -> None:
 
 
 def seconds_to_next_step(run: Path, fault_time: float) -> float:
-    """From a fault to the first step of the workers that were started after it."""
+    """Returns the seconds from a fault to the first step after the restart."""
     restart_time = next(record["time"] for record in read_records(run, "restart") if record["time"] > fault_time)
     return next(record["time"] for record in read_records(run, "train") if record["time"] > restart_time) - fault_time
 
 
 def catch(worker: psutil.Process, is_moment: Callable[[], bool]) -> psutil.Process:
-    """Stops a worker in the moment that is looked for: one that was only seen may be over when a signal arrives."""
+    """Stops a worker at a certain moment: without that, the moment may be over when a signal arrives."""
     while True:
         wait_until(is_moment, "the moment to disturb")
         worker.suspend()
@@ -97,11 +97,11 @@ def is_saving(run: Path) -> bool:
     return any((run / "checkpoints").glob(".step-*.partial"))
 
 
-# Killed
+# Kills
 
 
 @pytest.mark.slow
-def test_killed_workers_are_started_again_and_nothing_changes(start: Start, undisturbed: Path):
+def test_killed_workers_are_restarted_and_the_result_is_the_same(start: Start, undisturbed: Path):
     steps = sorted(random.Random(SEED).sample(range(3, 45), 2))
     print(f"seed {SEED}: killing at steps {steps}")
     fault_times = []
@@ -121,7 +121,7 @@ def test_killed_workers_are_started_again_and_nothing_changes(start: Start, undi
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_it_judges_judges_again(start: Start, undisturbed: Path):
+def test_a_worker_killed_while_it_evaluates_evaluates_again(start: Start, undisturbed: Path):
     with start("--set", "evaluation.max_sentences=150", "--set", "evaluation.evaluate_every=30") as training:
         training.wait_for_step(1)
         worker = training.worker(1)
@@ -133,7 +133,7 @@ def test_a_worker_killed_while_it_judges_judges_again(start: Start, undisturbed:
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_it_saves_leaves_nothing_half(start: Start, undisturbed: Path):
+def test_a_worker_killed_while_it_saves_leaves_no_partial_checkpoint(start: Start, undisturbed: Path):
     with start("--set", "checkpoints.save_every=1") as training:
         training.wait_for_step(1)
         worker = catch(training.worker(0), lambda: is_saving(training.run))
@@ -145,7 +145,7 @@ def test_a_worker_killed_while_it_saves_leaves_nothing_half(start: Start, undist
 
 
 @pytest.mark.slow
-def test_the_program_that_holds_the_workers_may_be_killed_too(start: Start, undisturbed: Path):
+def test_the_host_program_may_be_killed_too(start: Start, undisturbed: Path):
     with start() as training:
         training.wait_for_step(1)
         program = training.host_program()
@@ -159,7 +159,7 @@ def test_the_program_that_holds_the_workers_may_be_killed_too(start: Start, undi
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_twenty_five_kills_at_random_moments_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_25_kills_at_random_moments_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     measured = import_module("faults").measure_kills(tmp_path, num_kills=25, seed=SEED)
     print(f"seed {SEED}: {measured}")
@@ -168,12 +168,12 @@ def test_twenty_five_kills_at_random_moments_change_nothing(tmp_path: Path, monk
     assert measured["restart_seconds"]["max"] < LONGEST_RESTART_SECONDS
 
 
-# Stopped
+# Hangs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 0])
-def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Start, undisturbed: Path, rank: int):
+def test_a_rank_that_hangs_is_named_with_its_stack_and_restarted(start: Start, undisturbed: Path, rank: int):
     with start("--hang-timeout", 5) as training:
         training.wait_for_step(1)
         worker = training.worker(rank)
@@ -182,24 +182,24 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_started_again(start: Star
         fault_time = time.time()
         done = training.end()
     assert_ends_like(training.run, undisturbed)
-    guilty = f"Rank {rank} on {socket.gethostname()} hangs at step "
-    assert guilty in done.stderr
+    message = f"Rank {rank} on {socket.gethostname()} hangs at step "
+    assert message in done.stderr
     assert f"process {worker.pid} is stopped" in done.stderr
     report, *_ = sorted(training.run.glob("hang-*.txt"))
     assert str(report) in done.stderr
-    sentence, first_stack, _ = report.read_text(encoding="utf-8").split("== rank ")
-    assert guilty in sentence
+    first_line, first_stack, _ = report.read_text(encoding="utf-8").split("== rank ")
+    assert message in first_line
     assert first_stack.startswith(f"{rank} on {socket.gethostname()}, process {worker.pid} ")
     assert "dragoman/training/trainer.py" in first_stack
     (restart,) = read_records(training.run, "restart")
     assert restart["time"] - fault_time < 5 + LONGEST_RESTART_SECONDS
 
 
-# Asked to end
+# Signals
 
 
 @pytest.mark.slow
-def test_a_signal_cuts_an_evaluation_short_and_the_resumed_run_makes_it(dragoman: Run, start: Start, undisturbed: Path):
+def test_a_signal_cuts_off_an_evaluation_and_the_resumed_run_repeats_it(dragoman: Run, start: Start, undisturbed: Path):
     settings = ["--set", "evaluation.evaluate_every=30", "--set", "evaluation.beam_size=16"]
     with start(*settings, *LONG_EVALUATION) as training:  # which would take 15 s
         training.wait_for_step(1)
@@ -217,9 +217,7 @@ def test_a_signal_cuts_an_evaluation_short_and_the_resumed_run_makes_it(dragoman
 
 
 @pytest.mark.slow
-def test_a_signal_while_a_checkpoint_is_written_lets_it_end_and_saves_the_last_step(
-    dragoman: Run, start: Start, undisturbed: Path
-):
+def test_a_signal_during_a_save_lets_it_end_and_saves_the_last_step(dragoman: Run, start: Start, undisturbed: Path):
     with start("--set", "checkpoints.save_every=1") as training:
         training.wait_for_step(1)
         worker = catch(training.worker(0), lambda: is_saving(training.run))
@@ -239,10 +237,10 @@ def test_a_signal_right_after_the_start_breaks_nothing(start: Start, undisturbed
     with start("--continue") as training:
         time.sleep(seconds)
         training.send_signal(signal.SIGTERM)
-        # In the first moments Python itself ends: nothing has been begun that could be ended in good order.
+        # In the first moments Python itself is ended: no run has started yet.
         done = training.end(0, 1, -signal.SIGTERM, seconds=20)
-    sentences = [line for line in done.stderr.splitlines() if line.startswith("dragoman: ")]
-    assert len(sentences) == (done.returncode == 1)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("dragoman: ")]
+    assert len(errors) == (done.returncode == 1)
     with start("--continue") as training:
         training.end()
     assert_ends_like(training.run, undisturbed)
@@ -256,7 +254,7 @@ def test_a_second_signal_ends_even_a_run_that_hangs(dragoman: Run, start: Start,
         training.wait_for_step(20)
         worker.suspend()
         training.send_signal(signal.SIGTERM)
-        wait_until(lambda: "once more to stop at once" in training.errors, "an answer")
+        wait_until(lambda: "once more to stop at once" in training.errors, "a message")
         begin = time.monotonic()
         training.send_signal(signal.SIGTERM)
         training.end()

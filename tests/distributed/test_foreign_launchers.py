@@ -1,4 +1,4 @@
-"""Processes that torchrun or mpirun started are the workers of one run, as if our own launcher had started them."""
+"""Processes that torchrun or mpirun started train one run together, as if our own launcher had started them."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from host_runs import ONE_THREAD, TWO_EACH, train_here, train_on_hosts, wait_until_deserted, write_config
+from host_runs import ONE_THREAD, TWO_EACH, train_here, train_on_hosts, wait_until_no_processes, write_config
 from program import dragoman_command, environment_of, learned_bytes, read_records, train_losses, wait_for_step
 from rig import Rig
 
@@ -29,19 +29,19 @@ def config(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def of_two_workers(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What our own launcher makes of it on this machine."""
+    """The same run with our own launcher, on this machine."""
     return train_here(2, tmp_path_factory.mktemp("own") / "run", config)
 
 
 def launch(launcher: Sequence[str], *arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Lets a launcher start `dragoman train`, and waits for both."""
+    """Runs `dragoman train` under a launcher to its end."""
     command = [*launcher, *dragoman_command("train", *arguments)]
     return subprocess.run(command, env=os.environ | ONE_THREAD, capture_output=True, text=True, timeout=120)
 
 
 @contextmanager
 def launched(launcher: Sequence[str], output: Path, *arguments: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """The same in the background; the launcher and what it started end with the block."""
+    """Runs it in the background; ends the launcher and its processes with the block."""
     command = [*launcher, *dragoman_command("train", *arguments)]
     with output.open("wb") as file:
         process = subprocess.Popen(command, env=os.environ | ONE_THREAD, stdout=file, stderr=file)
@@ -107,7 +107,7 @@ def test_mpirun_on_hosts_that_gives_ranks_in_another_order(rig: Rig, config: Pat
     hosts = ["-H", TWO_EACH, "--map-by", "node", "--mca", "plm_rsh_agent", f"ssh -F {rig.ssh_config}"]
     done = launch([*MPIRUN, *hosts, "-x", "OMP_NUM_THREADS"], config, "--run-dir", run)
     assert (done.returncode, done.stderr) == (0, "")
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     assert train_losses(run) == train_losses(own)
     assert learned_bytes(run, NUM_STEPS) == learned_bytes(own, NUM_STEPS)
     # mpirun gave every other rank to h1: a ring in that order would send twice as much over its link.
@@ -117,22 +117,22 @@ def test_mpirun_on_hosts_that_gives_ranks_in_another_order(rig: Rig, config: Pat
 
 @needs_mpirun
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "message"),
     [
         ("training.max_steps=ten", "training.max_steps = 'ten': input should be a valid integer."),
         pytest.param("data.prepared=/nowhere", "/nowhere is not a prepared corpus", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_wrong_with_a_run_is_told_once(config: Path, tmp_path: Path, setting: str, sentence: str):
+def test_a_problem_of_the_run_is_reported_once(config: Path, tmp_path: Path, setting: str, message: str):
     done = launch([*MPIRUN, "-n", "2"], config, "--run-dir", tmp_path / "run", "--set", setting)
     assert done.returncode in (1, 2)
-    assert [line for line in done.stderr.splitlines() if "dragoman: " in line and sentence not in line] == []
-    assert done.stderr.count(sentence) == 1
+    assert [line for line in done.stderr.splitlines() if "dragoman: " in line and message not in line] == []
+    assert done.stderr.count(message) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_mpirun
-def test_the_number_of_workers_is_mpiruns_business(config: Path, tmp_path: Path):
+def test_under_mpirun_the_number_of_workers_cannot_be_given(config: Path, tmp_path: Path):
     done = launch([*MPIRUN, "-n", "2"], config, "--run-dir", tmp_path / "run", "--workers", 2)
     assert done.returncode == 2
-    assert "mpirun has started 2 processes: give no --workers" in done.stderr
+    assert "mpirun has started 2 processes: remove --workers" in done.stderr

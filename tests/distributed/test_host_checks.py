@@ -1,9 +1,10 @@
-"""What is wrong with a host is said before the first step: one sentence, with its name and what to do.
+"""Problems of a host are reported before the first step, with its name and what to do.
 
-Then hosts that share no folder: what they lack is sent, and each keeps what it needs to go on.
+Then hosts that share no folder: missing files are sent, and each host keeps what it needs to continue.
 """
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ NUM_STEPS = 14
 
 @pytest.fixture
 def private(rig: Rig) -> Iterator[dict[str, Path]]:
-    """The folder that is another one on every host, by host, and as "here"; empty again afterwards."""
+    """Returns the folder that every host has of its own, by host and as "here"; empties it afterwards."""
     folders = {"here": rig.private} | {host.name: rig.folder / "hosts" / host.name / "private" for host in rig.hosts}
     yield folders
     for folder in folders.values():
@@ -30,7 +31,7 @@ def private(rig: Rig) -> Iterator[dict[str, Path]]:
 
 @pytest.fixture
 def private_config(rig: Rig, private: dict[str, Path], prepared: Path, tmp_path: Path) -> Path:
-    """A run on data that only this machine has."""
+    """A config whose data only this machine has."""
     shutil.copytree(prepared, private["here"] / "prepared")
     return write_config(tmp_path / "config.toml", rig.private / "prepared", f"training.max_steps={NUM_STEPS}")
 
@@ -41,10 +42,10 @@ def shared_config(prepared: Path, tmp_path: Path) -> Path:
 
 
 def refusal(rig: Rig, config: Path, run: Path, hosts: str = ONE_EACH) -> str:
-    """What is said of a run that is not started, and soon."""
+    """Returns the error of a run that is refused before it starts."""
     begin = time.monotonic()
     done = train_on_hosts(rig, hosts, run, config, code=1)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60
     assert done.stderr.startswith("dragoman: ")
     assert not (run / "checkpoints").exists()
     return done.stderr.removeprefix("dragoman: ").strip()
@@ -53,14 +54,14 @@ def refusal(rig: Rig, config: Path, run: Path, hosts: str = ONE_EACH) -> str:
 # Data and runs
 
 
-def test_missing_data_is_found_and_the_way_to_send_it_named(rig: Rig, private_config: Path, tmp_path: Path):
+def test_missing_data_is_found_and_the_option_to_send_it_named(rig: Rig, private_config: Path, tmp_path: Path):
     said = refusal(rig, private_config, tmp_path / "run")
     for host in ("h1", "h2"):
-        assert f"{host} has no whole prepared corpus in {rig.private / 'prepared'}, this machine has " in said
-    assert "let --send-data do it" in said
+        assert f"{host} has no complete prepared corpus in {rig.private / 'prepared'} (" in said
+    assert "or use --send-data" in said
 
 
-def test_other_data_is_found_and_both_named(
+def test_different_data_is_found_and_both_hashes_named(
     rig: Rig, private: dict[str, Path], private_config: Path, prepared: Path, tmp_path: Path
 ):
     shutil.copytree(prepared, private["h1"] / "prepared")
@@ -71,19 +72,19 @@ def test_other_data_is_found_and_both_named(
     manifest.write_text(json.dumps(content), encoding="utf-8")
     said = refusal(rig, private_config, tmp_path / "run")
     assert "h1" not in said
-    there, here = said.partition("(")[2].split(")")[0], said.rpartition("(")[2].split(")")[0]
-    assert said.startswith(f"h2 has other data in {rig.private / 'prepared'} ({there}) than this machine ({here}): ")
-    assert there != here
+    hashes = re.search(r" \((\w{12}) there, (\w{12}) here\): ", said)
+    assert said.startswith(f"h2 has different data from this machine in {rig.private / 'prepared'} (")
+    assert hashes[1] != hashes[2]
 
 
-def test_another_run_in_the_same_place_is_not_overwritten(
+def test_another_run_in_the_same_folder_is_not_overwritten(
     rig: Rig, private: dict[str, Path], shared_config: Path, tmp_path: Path
 ):
     other = private["h2"] / "run" / "config.toml"
     other.parent.mkdir()
     other.write_text("# somebody's\n", encoding="utf-8")
     said = refusal(rig, shared_config, rig.private / "run")
-    assert said.startswith(f"h2 has another run in {rig.private / 'run'} (config ")
+    assert said.startswith(f"h2 has a different run in {rig.private / 'run'} (config ")
     assert other.read_text(encoding="utf-8") == "# somebody's\n"
     assert list(other.parent.iterdir()) == [other]
 
@@ -91,20 +92,20 @@ def test_another_run_in_the_same_place_is_not_overwritten(
 # Reaching a host
 
 
-def test_an_unknown_name_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+def test_an_unknown_name_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
     said = refusal(rig, shared_config, tmp_path / "run", hosts="h1:1,nosuchhost:1")
     assert said.startswith("nosuchhost cannot be used: ssh failed (ssh: Could not resolve hostname nosuchhost")
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_answer_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+def test_a_host_that_does_not_answer_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
     with link_down(rig["h2"]):
         said = refusal(rig, shared_config, tmp_path / "run")
     assert said.startswith("h2 cannot be used: ssh failed (ssh: connect to host")
     assert "timed out" in said
 
 
-def test_a_host_with_another_key_than_it_is_known_by_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+def test_a_host_with_a_wrong_key_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
     known = rig.folder / "known_hosts"
     before = known.read_text()
     keys = [line.partition(" ")[2] for line in before.splitlines()]
@@ -117,7 +118,7 @@ def test_a_host_with_another_key_than_it_is_known_by_is_told(rig: Rig, shared_co
     assert "Host key verification failed." in said
 
 
-def test_a_refused_key_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
+def test_a_refused_key_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
     authorized = rig.folder / "authorized_keys"
     before = authorized.read_text()
     authorized.write_text(create_key(tmp_path / "stranger", "stranger"))
@@ -129,11 +130,11 @@ def test_a_refused_key_is_told(rig: Rig, shared_config: Path, tmp_path: Path):
     assert "Permission denied (publickey)" in said
 
 
-# No shared folder
+# Without a shared folder
 
 
 @pytest.mark.slow
-def test_hosts_that_share_nothing_are_sent_what_they_lack_and_one_can_replace_another(
+def test_hosts_that_share_no_folder_get_missing_files_and_can_replace_each_other(
     rig: Rig, private: dict[str, Path], private_config: Path
 ):
     run = rig.private / "run"
@@ -155,7 +156,7 @@ def test_hosts_that_share_nothing_are_sent_what_they_lack_and_one_can_replace_an
 
 
 def assert_no_secrets(rig: Rig, said: str, runs: list[Path]) -> None:
-    """Neither keys nor where they are stand in what was said or in any file of the runs."""
+    """Neither keys nor their paths are in the output or in any file of the runs."""
     key, public = rig.folder / "identity", rig.folder / "identity.pub"
     secrets = [str(key), *key.read_text().splitlines()[1:-1], public.read_text().split()[1]]
     files = [path for run in runs for path in run.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""Hosts reached over ssh train one run together: the same run, whatever happens to its processes."""
+"""Hosts reached over ssh train one run together, with the same result whatever happens to its processes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from host_runs import (
     train_here,
     train_on_hosts,
     training_on_hosts,
-    wait_until_deserted,
+    wait_until_no_processes,
     worker_on,
     write_config,
 )
@@ -26,7 +26,7 @@ from rig import Rig
 
 from dragoman.run.processes import num_cores
 
-NUM_STEPS = 120  # enough that a run does not end while a hang is looked into
+NUM_STEPS = 120  # enough that a run does not end while a hang is found
 HOST_TIMEOUT_SECONDS = 5
 
 
@@ -47,12 +47,12 @@ def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_hosts_train_what_one_machine_trains_and_say_who_does_what(rig: Rig, config: Path, tmp_path: Path):
+def test_hosts_train_the_same_as_one_machine_and_report_their_ranks(rig: Rig, config: Path, tmp_path: Path):
     here = train_here(1, tmp_path / "here", config, "--set", "training.max_steps=10")
     run = tmp_path / "run"
     done = train_on_hosts(rig, TWO_EACH, run, config, "--set", "training.max_steps=10")
     assert train_losses(run) == pytest.approx(train_losses(here), rel=1e-4)
-    # Not over the other interface, which comes first and has an address everywhere; ranks packed by host.
+    # Not over the other interface, which comes first and has the same address everywhere; ranks packed by host.
     assert done.stderr.splitlines() == [
         f"h1: ranks 0 to 1, 1 of {num_cores()} cores each, network eth0 ({rig['h1'].address}).",
         f"h2: ranks 2 to 3, 1 of {num_cores()} cores each, network eth0 ({rig['h2'].address}).",
@@ -100,7 +100,7 @@ def test_a_host_name_is_never_a_command(rig: Rig, config: Path, tmp_path: Path):
     ("send", "number"),
     [(os.kill, signal.SIGTERM), (os.killpg, signal.SIGINT)],  # a Ctrl-C goes to the whole group of processes
 )
-def test_a_signal_to_the_launcher_saves_and_ends_everything_on_all_hosts(
+def test_a_signal_to_the_launcher_saves_and_ends_all_processes_on_all_hosts(
     rig: Rig, config: Path, tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
 ):
     run = tmp_path / "run"
@@ -108,7 +108,7 @@ def test_a_signal_to_the_launcher_saves_and_ends_everything_on_all_hosts(
         training.wait_for_step(5)
         send(training.pid, number)
         done = training.end()
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     assert "Stopped on request" in done.stdout
     last = read_records(run, "train")[-1]["step"]
     assert (run / "checkpoints" / "latest").resolve().name == f"step-{last:08d}"
@@ -116,17 +116,17 @@ def test_a_signal_to_the_launcher_saves_and_ends_everything_on_all_hosts(
 
 
 @pytest.mark.slow
-def test_nothing_outlives_a_killed_launcher_on_any_host(rig: Rig, config: Path, tmp_path: Path):
+def test_no_process_outlives_a_killed_launcher_on_any_host(rig: Rig, config: Path, tmp_path: Path):
     run = tmp_path / "run"
     with training_on_hosts(rig, ONE_EACH, run, config, "--set", "training.max_steps=100000") as training:
         training.wait_for_step(5)
         assert all(host.processes() for host in rig.hosts)
         os.kill(training.pid, signal.SIGKILL)
-        wait_until_deserted(rig, seconds=HOST_TIMEOUT_SECONDS + 5)
+        wait_until_no_processes(rig)
 
 
 @pytest.mark.slow
-def test_a_detached_run_is_watched_and_stopped_by_its_folder(rig: Rig, config: Path, tmp_path: Path):
+def test_a_detached_run_is_watched_and_stopped_through_its_folder(rig: Rig, config: Path, tmp_path: Path):
     run = tmp_path / "run"
     options = [*hosts_options(rig, ONE_EACH), "--run-dir", run, "--set", "training.max_steps=100000"]
     run_dragoman("train", config, *options, "--detach", env=os.environ | ONE_THREAD)
@@ -138,11 +138,11 @@ def test_a_detached_run_is_watched_and_stopped_by_its_folder(rig: Rig, config: P
         wait_for_step(run, 5)
         run_dragoman("stop", run)
         assert "Stopped at step" in run_dragoman("watch", run).stdout
-        launcher.wait(timeout=10)
+        launcher.wait(timeout=60)
     finally:
         if launcher.is_running():
             launcher.kill()
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     run_dragoman("status", run, "--expect", "stopped")
 
 
@@ -158,7 +158,7 @@ def test_a_killed_worker_on_another_host_costs_a_restart_and_nothing_else(
         training.wait_for_step(20)
         worker_on(rig["h2"]).kill()
         done = training.end()
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     assert "Worker 1 on h2 was killed (SIGKILL)" in done.stderr
     assert [record["workers"] for record in read_records(run, "restart")] == [2]
     assert_learned_the_same(run, undisturbed)
@@ -169,16 +169,16 @@ def test_a_worker_that_hangs_on_another_host_is_named_and_the_run_restarts(
     rig: Rig, config: Path, undisturbed: Path, tmp_path: Path
 ):
     run = tmp_path / "run"
-    # Not shorter: on a busy machine workers take so long to start, which counts as hanging too.
+    # Not shorter: on a busy machine a worker may be silent for seconds without hanging.
     with training_on_hosts(rig, ONE_EACH, run, config, "--hang-timeout", 12) as training:
         training.wait_for_step(10)
         worker_on(rig["h2"]).suspend()
         done = training.end()
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     assert re.search(r"Rank 1 on h2 hangs at step \d+: .* for \d+ s; process \d+ is stopped\.", done.stderr)
-    guilty = min(run.glob("hang-*.txt")).read_text(encoding="utf-8").split("== rank ")[1]
-    assert guilty.startswith("1 on h2,")
-    assert "/dragoman/training/" in guilty
+    hanging = min(run.glob("hang-*.txt")).read_text(encoding="utf-8").split("== rank ")[1]
+    assert hanging.startswith("1 on h2,")
+    assert "/dragoman/training/" in hanging
     assert_learned_the_same(run, undisturbed)
 
 

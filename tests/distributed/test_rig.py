@@ -1,4 +1,4 @@
-"""The rig is what it says: hosts with names, addresses, ssh and links of a rate, and nothing of it stays behind."""
+"""The rig provides hosts with names, addresses, ssh and links of a given rate, and leaves nothing behind."""
 
 import ipaddress
 import os
@@ -29,12 +29,12 @@ from dragoman.run.errors import UsageError, UserError
 TESTS = Path(__file__).parents[1]
 PROBLEM = rig_problem()
 needs_rig = pytest.mark.skipif(PROBLEM is not None, reason=PROBLEM or "")
-pytestmark = pytest.mark.slow  # the rig itself; that it works is also what test_hosts.py shows
+pytestmark = pytest.mark.slow  # test_hosts.py shows as well that the rig works
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Tests leave its links up and their rate unlimited."""
+    """A rig for all tests, which leave its links up and unlimited."""
     if PROBLEM is not None:
         pytest.skip(PROBLEM)
     with Rig(folder=tmp_path_factory.mktemp("rig"), hosts=2, decoy=True) as rig:
@@ -61,7 +61,7 @@ def test_hosts_have_names_and_addresses_of_their_own(rig: Rig):
     assert socket.gethostname() not in ("h1", "h2")
 
 
-def test_hosts_know_their_peers_by_name(rig: Rig):
+def test_hosts_find_each_other_by_name(rig: Rig):
     for host in rig.hosts:
         for peer in rig.hosts:
             assert output(host, "getent", "hosts", peer.name).split()[0] == peer.address
@@ -110,11 +110,11 @@ def test_ssh_refuses_a_host_with_the_key_of_another(rig: Rig, tmp_path: Path):
     assert "Host key verification failed" in done.stderr
 
 
-def test_ssh_refuses_a_key_that_is_not_the_rigs(rig: Rig, tmp_path: Path):
-    stranger = tmp_path / "stranger"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
+def test_ssh_refuses_another_key(rig: Rig, tmp_path: Path):
+    other_key = tmp_path / "other_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other_key], check=True)
     config = tmp_path / "ssh_config"
-    config.write_text(rig.ssh_config.read_text().replace(str(rig.folder / "identity"), str(stranger)))
+    config.write_text(rig.ssh_config.read_text().replace(str(rig.folder / "identity"), str(other_key)))
     done = subprocess.run(["ssh", "-F", config, "h1", "hostname"], capture_output=True, text=True, timeout=20)
     assert done.returncode == 255
     assert "Permission denied (publickey)" in done.stderr
@@ -213,26 +213,26 @@ def test_a_rate_is_read_and_gets_a_bucket_for_10_ms(rate: str, bits: float, burs
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "100", "100mbps", "0mbit", "-1gbit", "1gbit; true"])
-def test_a_rate_that_is_none_is_refused_before_anything_is_built(rate: str, tmp_path: Path):
+def test_an_invalid_rate_is_refused_before_anything_is_built(rate: str, tmp_path: Path):
     with pytest.raises(UsageError, match="is not one like"):
         Rig(folder=tmp_path / "rig", rate=rate)
     assert list(tmp_path.iterdir()) == []
 
 
-# Several rigs, and what stays behind
+# Several rigs, and clean-up
 
 
 @needs_rig
-def test_two_rigs_at_once_do_not_meet(rig: Rig, tmp_path: Path):
+def test_two_rigs_are_independent(rig: Rig, tmp_path: Path):
     with Rig(folder=tmp_path / "second", hosts=1) as second:
         assert second["h1"].address not in {host.address for host in rig.hosts}
         assert second["h1"].link != rig["h1"].link
         assert output(second["h1"], "hostname") == "h1"
-    assert output(rig["h1"], "hostname") == "h1"  # taking down the second left the first alone
+    assert output(rig["h1"], "hostname") == "h1"  # the end of the second did not change the first
 
 
 @needs_rig
-def test_nothing_stays_behind_after_an_error_in_the_block(tmp_path: Path):
+def test_nothing_is_left_after_an_error_in_the_block(tmp_path: Path):
     folder = tmp_path / "rig"
 
     def use_and_fail() -> None:
@@ -251,7 +251,7 @@ def test_nothing_stays_behind_after_an_error_in_the_block(tmp_path: Path):
 
 
 @needs_rig
-def test_nothing_stays_behind_when_a_host_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_left_if_a_host_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     before = traces_of(os.getpid())
     monkeypatch.setattr("rig.ssh.SERVER_CONFIG", "NoSuchSetting yes\n")
     with pytest.raises(UserError, match=r"does not answer.*NoSuchSetting"), Rig(folder=tmp_path / "rig", hosts=2):
@@ -262,7 +262,7 @@ def test_nothing_stays_behind_when_a_host_does_not_start(tmp_path: Path, monkeyp
 
 @needs_rig
 @pytest.mark.parametrize(("ending", "code"), [("SIGTERM", 143), ("SIGINT", 0), ("SIGHUP", 129), ("end of input", 0)])
-def test_the_command_takes_its_rig_down(ending: str, code: int):
+def test_the_command_removes_its_rig(ending: str, code: int):
     with held_rig() as (process, folder):
         assert traces_of(process.pid)
         assert mounts_naming(folder)
@@ -295,7 +295,7 @@ def test_the_subnet_of_a_rig_is_not_free_for_another(rig: Rig):
     assert address not in free_subnet(used)
 
 
-def test_a_machine_with_routes_to_every_private_range_is_told():
+def test_a_machine_without_a_free_subnet_is_an_error():
     with pytest.raises(UserError, match="No free subnet"):
         free_subnet([ipaddress.IPv4Network("0.0.0.0/0")])
 
@@ -306,7 +306,7 @@ def test_a_folder_serves_one_rig_only(rig: Rig):
         Rig(folder=rig.folder)
 
 
-# Where it cannot run
+# Requirements
 
 
 def test_without_root_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -329,7 +329,7 @@ def test_missing_privileges_are_named(monkeypatch: pytest.MonkeyPatch):
     assert "cannot make namespaces" in rig_problem()
 
 
-# What the tests use
+# Used by the tests
 
 ECHO = """
 import socket, sys
@@ -363,7 +363,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 5) -> bool:
 
 @contextmanager
 def held_rig() -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A rig held by `python -m rig`, and its folder."""
+    """Runs `python -m rig`; returns its process and folder."""
     command = [sys.executable, "-m", "rig", "--hosts", "2", "--rate", "100mbit"]
     with subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         usage = "".join(takewhile(lambda line: not line.startswith("Ctrl-C"), process.stdout))
@@ -384,7 +384,7 @@ def traces_of(owner: int, rig_name: str | None = None) -> list[str]:
 
 
 def mounts_naming(folder: Path) -> list[str]:
-    """Mounts of any process with the folder in them: a host's mounts live as long as a process there."""
+    """Returns mounts of any process that name the folder: a host's mounts exist as long as a process there."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/mountinfo"):
         with suppress(OSError):

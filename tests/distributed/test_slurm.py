@@ -1,6 +1,6 @@
-"""Under a real Slurm: tasks know their places, a stop signal reaches them, and a requeued job runs again.
+"""A real Slurm: tasks know their ranks, a stop signal reaches them, and a requeued job runs again.
 
-Then the same with training: srun's tasks are the workers of one run, and a job that was stopped continues it.
+Then training: the tasks of srun train one run together, and a job that was stopped continues it.
 """
 
 import json
@@ -47,7 +47,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 def write_script(path: Path, *lines: str) -> Path:
-    """A job's script, which ends with the first command that fails."""
+    """Writes a job script that ends with the first command that fails."""
     path.write_text("\n".join(["#!/bin/bash -e", *lines, ""]), encoding="utf-8")
     return path
 
@@ -65,7 +65,7 @@ def wait_for_text(path: Path, texts: list[str], seconds: float = 60) -> None:
 @pytest.mark.parametrize(
     ("node_list", "local_ids", "hosts"), [("n1", ["0", "1"], ["n1", "n1"]), ("n[1-2]", ["0", "0"], ["n1", "n2"])]
 )
-def test_tasks_know_their_places(slurm: Slurm, node_list: str, local_ids: list[str], hosts: list[str]):
+def test_tasks_know_their_ranks(slurm: Slurm, node_list: str, local_ids: list[str], hosts: list[str]):
     num_nodes = len(set(hosts))
     done = slurm.run(["srun", "--ntasks=2", f"--nodes={num_nodes}", sys.executable, "-c", PRINT_PLACE])
     places = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda place: place["SLURM_PROCID"])
@@ -78,7 +78,7 @@ def test_tasks_know_their_places(slurm: Slurm, node_list: str, local_ids: list[s
     assert len({place["SLURM_JOB_ID"] for place in places}) == 1
 
 
-def test_a_job_is_told_to_stop_and_runs_again_when_requeued(slurm: Slurm, tmp_path: Path):
+def test_a_job_gets_a_stop_signal_and_runs_again_when_requeued(slurm: Slurm, tmp_path: Path):
     task = shlex.join(["srun", sys.executable, "-c", NOTE_SIGTERM])
     job = slurm.submit(write_script(tmp_path / "job.sh", task), "--nodes=2", "--ntasks=2", "--requeue")
     # Earlier there is no step that the signal could go to.
@@ -100,9 +100,9 @@ def test_waiting_for_a_job_that_failed_ends_at_once_and_shows_what_it_printed(sl
     assert time.monotonic() - begin < 20
 
 
-def test_nothing_outlives_a_cluster_that_is_taken_down_with_a_job_running(tmp_path: Path):
+def test_no_process_outlives_a_cluster_that_is_stopped_with_a_job_running(tmp_path: Path):
     with Slurm(tmp_path / "slurm", num_nodes=1) as slurm:
-        # Not even one that will not hear.
+        # Not even one that ignores SIGTERM.
         task = shlex.join([sys.executable, "-c", NOTE_SIGTERM.replace("sys.exit(0)", "pass")])
         job = slurm.submit(write_script(tmp_path / "job.sh", f"srun {task}"))
         wait_for_text(slurm.output(job), ["task 0 starts"])
@@ -144,7 +144,7 @@ def test_a_stopped_job_saves_queues_itself_again_and_continues_to_the_end(
         "launch", config, "--for", "slurm", "--nodes", 2, "--gpus-per-node", 0, "--cpus-per-worker", 1,
         "--run-dir", run, "--out", script, "--set", "training.max_steps=200",
     )  # fmt: skip
-    run.mkdir()  # as the script asks people to
+    run.mkdir()  # as the script says
     job = int(slurm.run(["sbatch", "--parsable", script]).stdout)
     wait_for_step(run, 5)
     slurm.run(["scancel", "--signal=TERM", job])

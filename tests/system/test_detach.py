@@ -1,4 +1,4 @@
-"""`dragoman train --detach`: the command returns when the run has begun, and the run goes on without a terminal."""
+"""`dragoman train --detach` returns when the run has started, and the run continues without a terminal."""
 
 import os
 import time
@@ -18,7 +18,7 @@ SECONDS = 120.0
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunFolder]:
-    """A run folder; what still runs in it after the test is ended."""
+    """A run folder; ends a process that still trains it after the test."""
     run = RunFolder(tmp_path / "my run")
     yield run
     status = read_status(run)
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Iterator[RunFolder]:
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More would crawl where other tests run beside this one."""
+    """More threads would be slow while other tests run."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -40,7 +40,7 @@ def wait_for(run: RunFolder, is_it: Callable[[RunStatus], bool]) -> RunStatus:
         if status is not None and is_it(status):
             return status
         time.sleep(0.1)
-    raise AssertionError(f"it did not happen in {SECONDS:.0f} s: {status}")
+    raise AssertionError(f"the state did not come in {SECONDS:.0f} s: {status}")
 
 
 def wait_for_end(run: RunFolder) -> RunStatus:
@@ -48,14 +48,12 @@ def wait_for_end(run: RunFolder) -> RunStatus:
 
 
 @pytest.mark.slow
-def test_the_run_gets_a_free_name_and_goes_on_in_a_session_of_its_own_to_its_end(
-    dragoman: Run, config: Path, tmp_path: Path
-):
+def test_the_run_gets_a_free_name_and_continues_in_its_own_session(dragoman: Run, config: Path, tmp_path: Path):
     (tmp_path / "runs" / "config").mkdir(parents=True)
     run = RunFolder(tmp_path / "runs" / "config-2")
     done = dragoman("train", config, "--detach", "--set", "training.max_steps=10", cwd=tmp_path)
     status = read_status(run)
-    assert (status.state, status.step) == ("running", 0)  # it was not waited for
+    assert (status.state, status.step) == ("running", 0)  # the command did not wait for it
     assert os.getsid(status.pid) == status.pid  # no closing terminal reaches it
     assert psutil.Process(status.pid).terminal() is None
     assert f"(process {status.pid})" in done.stdout
@@ -77,24 +75,24 @@ def test_stop_ends_a_run_in_the_background(dragoman: Run, config: Path, run: Run
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (["--set", "training.max_stepps=5"], 2, "max_steps"),
         (["--set", "data.prepared=/nowhere"], 1, "/nowhere"),
         (["--workers", "9"], 2, "9 workers cannot share 4 virtual workers"),
     ],
 )
-def test_what_cannot_begin_is_told_at_once_with_the_exit_code_of_a_run_in_front_and_leaves_nothing(
-    dragoman: Run, config: Path, run: RunFolder, arguments: list[str], code: int, words: str
+def test_a_run_that_cannot_start_is_reported_at_once_as_without_detach_and_leaves_nothing(
+    dragoman: Run, config: Path, run: RunFolder, arguments: list[str], code: int, message: str
 ):
     done = dragoman("train", config, "--detach", "--run-dir", run.path, *arguments, code=code)
-    in_front = dragoman("train", config, "--run-dir", run.path, *arguments, code=code)
-    assert words in done.stderr
-    assert done.stderr == in_front.stderr
+    attached = dragoman("train", config, "--run-dir", run.path, *arguments, code=code)
+    assert message in done.stderr
+    assert done.stderr == attached.stderr
     assert not run.path.exists()
 
 
-def test_a_run_that_exists_is_left_alone(dragoman: Run, config: Path, run: RunFolder):
+def test_a_folder_that_is_not_a_run_is_left_alone(dragoman: Run, config: Path, run: RunFolder):
     run.path.mkdir()
     (run.path / "thesis.tex").touch()
     done = dragoman("train", config, "--detach", "--run-dir", run.path, code=1)
