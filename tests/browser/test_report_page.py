@@ -1,4 +1,4 @@
-"""The report's page in a real browser: silent, offline, readable; values under the pointer, light, dark and paper."""
+"""The page of a report in a real browser: no errors, no requests, values under the pointer, light, dark and print."""
 
 import base64
 import json
@@ -20,6 +20,7 @@ from dragoman.report.rendering import render_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 LONGEST_SECONDS = 60
+HOVER_TEXT = "document.querySelector('.hover')?.innerText"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(BROWSER is None, reason="needs the browser chromium, which is not installed"),
@@ -27,15 +28,22 @@ pytestmark = [
 
 
 class Browser:
-    """One tab, spoken to over a pair of pipes in the protocol of Chromium's developer tools."""
+    """Chromium, controlled over a pair of pipes with the protocol of its developer tools; one tab at a time."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self.reading, self.writing = reading, writing
-        self.received, self.num_sent, self.session = b"", 0, ""
+        self.received, self.num_sent, self.session, self.tab = b"", 0, "", ""
         self.events: list[dict[str, Any]] = []
         self.ends_at = time.monotonic() + LONGEST_SECONDS
-        tab = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.ask("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+
+    def open_tab(self) -> None:
+        """Opens an empty tab with default settings, and closes the one before."""
+        self.ends_at = time.monotonic() + LONGEST_SECONDS
+        before, self.session = self.tab, ""
+        self.tab = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        if before:
+            self.ask("Target.closeTarget", targetId=before)
+        self.session = self.ask("Target.attachToTarget", targetId=self.tab, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
@@ -54,9 +62,9 @@ class Browser:
         while b"\0" not in self.received:
             is_ready, _, _ = select.select([self.reading], [], [], max(0.0, self.ends_at - time.monotonic()))
             assert is_ready, "the browser takes too long"
-            piece = os.read(self.reading, 1 << 20)
-            assert piece, "the browser ended"
-            self.received += piece
+            chunk = os.read(self.reading, 1 << 20)
+            assert chunk, "the browser ended"
+            self.received += chunk
         message, self.received = self.received.split(b"\0", 1)
         return json.loads(message)
 
@@ -69,6 +77,13 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def wait_for(self, expression: str) -> Any:
+        """Evaluates until the value is true: events of a page are handled some time after they were sent."""
+        while not (value := self.evaluate(expression)):
+            assert time.monotonic() < self.ends_at, expression
+            time.sleep(0.02)
+        return value
 
     def complaints(self) -> list[dict[str, Any]]:
         bad = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Page.javascriptDialogOpening")
@@ -88,7 +103,7 @@ class Browser:
 
 @contextmanager
 def started_browser(folder: Path) -> Iterator[Browser]:
-    """Chromium with its own profile, unable to find any host; it expects its pipes as files 3 and 4."""
+    """Starts Chromium with its own profile and without any host; it expects its pipes as file descriptors 3 and 4."""
     to_browser, from_browser = os.pipe(), os.pipe()
     arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     arguments += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}", "--remote-debugging-pipe"]
@@ -119,15 +134,21 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in reports}
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with started_browser(tmp_path / "profile") as browser:
+@pytest.fixture(scope="module")
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with started_browser(tmp_path_factory.mktemp("browser") / "profile") as browser:
         yield browser
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Browser:
+    one_browser.open_tab()
+    return one_browser
 
 
 @pytest.mark.parametrize("name", ["sample", "comparison", "hostile"])
 @pytest.mark.parametrize("width", [1280, 375])
-def test_a_page_is_silent_and_offline_and_as_wide_as_the_screen(browser, pages, name, width):
+def test_a_page_has_no_errors_makes_no_request_and_fits_the_screen(browser, pages, name, width):
     browser.open(pages[name], width)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate("document.querySelectorAll('figure svg').length") > 0
@@ -154,12 +175,12 @@ def test_values_under_the_pointer(browser, pages):
     browser.open(pages["sample"])
     x, y = chart_centre(browser, "bleu")
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    text = browser.evaluate("document.querySelector('.hover').innerText")
+    text = browser.wait_for(HOVER_TEXT)
     assert "step: 60,000" in text
     assert "newstest2013\n24.4" in text
     assert "newstest2014\n25.6" in text
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
-    assert browser.evaluate("document.querySelector('.hover')") is None
+    browser.wait_for("document.querySelector('.hover') === null")
 
 
 def test_values_by_keyboard(browser, pages):
@@ -167,14 +188,14 @@ def test_values_by_keyboard(browser, pages):
     browser.evaluate("document.querySelector('figure[data-chart=bleu] svg').focus()")
     for _ in range(2):
         browser.ask("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")
-    assert "step: 20,000" in browser.evaluate("document.querySelector('.hover').innerText")
+    browser.wait_for(f"({HOVER_TEXT} || '').includes('step: 20,000')")
 
 
 def test_hostile_names_are_shown_as_text_under_the_pointer(browser, pages):
     browser.open(pages["hostile"])
     x, y = chart_centre(browser, "evil")
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x - 100, y=y)
-    assert "<img src=x onerror=alert(2)>" in browser.evaluate("document.querySelector('.hover').innerText")
+    assert "<img src=x onerror=alert(2)>" in browser.wait_for(HOVER_TEXT)
     assert browser.complaints() == []
 
 
@@ -182,7 +203,7 @@ def paper_and_ink(browser: Browser) -> tuple[str, str]:
     return tuple(browser.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
 
 
-def test_dark_where_preferred_or_chosen_and_light_on_paper(browser, pages):
+def test_dark_where_preferred_or_chosen_and_light_in_print(browser, pages):
     browser.open(pages["sample"])
     light = paper_and_ink(browser)
     browser.emulate(scheme="dark")
@@ -198,7 +219,7 @@ def test_dark_where_preferred_or_chosen_and_light_on_paper(browser, pages):
     assert paper_and_ink(browser) == light
 
 
-def test_paper_shows_what_is_folded(browser, pages):
+def test_print_shows_folded_text(browser, pages):
     browser.open(pages["sample"])
     assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0
     browser.evaluate(
@@ -207,11 +228,11 @@ def test_paper_shows_what_is_folded(browser, pages):
     pdf = base64.b64decode(browser.ask("Page.printToPDF")["data"])
     assert pdf.startswith(b"%PDF")
     assert browser.evaluate("window.opened") == 1
-    assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0
+    browser.wait_for("document.querySelectorAll('details[open]').length === 0")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_something_is_seen(browser, pages, tmp_path, scheme):
+def test_the_page_is_drawn_in_the_right_colours(browser, pages, tmp_path, scheme):
     browser.emulate(scheme=scheme)
     browser.open(pages["sample"])
     chart_centre(browser, "forecast")
