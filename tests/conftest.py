@@ -1,6 +1,7 @@
 """Settings of all tests, and what tests of the whole program share."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -57,7 +58,27 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(tmp_path: Path, prepared: Path) -> Path:
     """A run of seconds: a tiny model with dropout, every step logged."""
-    path = tmp_path / "config.toml"
+    return write_short_config(tmp_path / "config.toml", prepared)
+
+
+@pytest.fixture(scope="session")
+def trained_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `config` with one worker, trained to its last step, 50; tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = write_short_config(folder / "config.toml", prepared)
+    run_dragoman(
+        "train", config, "--workers", 1, "--run-dir", folder / "run", env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    return folder / "run"
+
+
+@pytest.fixture
+def run_copy(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy of `trained_run` that a test may change; it has the checkpoints of steps 49 and 50."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run", symlinks=True))
+
+
+def write_short_config(path: Path, prepared: Path) -> Path:
     path.write_text(
         f"""
 [data]

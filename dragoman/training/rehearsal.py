@@ -233,7 +233,7 @@ class Rehearsal:
 
     def _next_batches(self) -> tuple[dict[int, MicroBatch], int]:
         plan = self._stream.next_step()
-        batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
+        batches = {v: self._stream.micro_batch(plan.micro_batches[v]) for v in self._share if len(plan.micro_batches[v])}
         return batches, plan.num_target_tokens
 
     def _slowest_seconds(self, steps: list[TimedStep]) -> float:

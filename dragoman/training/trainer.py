@@ -111,7 +111,7 @@ class Trainer:
                 beat("reading a batch", self.step)
                 vote = self._world.start_vote(self._stop.reason())  # answered while the step computes
                 plan = self._stream.next_step()
-                batches = {v: self._stream.micro_batch(plan.parts[v]) for v in self._share if len(plan.parts[v])}
+                batches = {v: self._stream.micro_batch(plan.micro_batches[v]) for v in self._share if len(plan.micro_batches[v])}
                 learning_rate = self._schedule(self._num_updates)
                 set_learning_rate(self.learner.optimizer, learning_rate)
                 result = self.learner.learn(self.step, batches, plan.num_target_tokens)

@@ -1,4 +1,4 @@
-"""When a rank fails for a reason that would come again, all stop, soon, and the first cause is told once."""
+"""When a rank fails for a reason that would come again, all ranks end soon, and the first cause is reported once."""
 
 import signal
 import textwrap
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from program import Run, Training, read_records
 
-LONGEST_END_SECONDS = 15
+LONGEST_END_SECONDS = 30
 
 SABOTAGE = """
 import os
@@ -53,7 +53,7 @@ def test_gradients_that_are_not_finite_stop_the_run_and_name_step_and_cause(
     assert (run / "checkpoints" / "latest").resolve().name == "step-00000000"
 
 
-def test_an_exception_in_one_rank_ends_all_and_is_told_once(config: Path, tmp_path: Path):
+def test_an_exception_in_one_rank_ends_all_and_is_reported_once(config: Path, tmp_path: Path):
     environment = sabotaged(tmp_path / "sabotage", "raise RuntimeError('the cat sat on it')")
     with Training(tmp_path / "run", config, "--workers", 2, environment=environment) as training:
         done = training.end(1)
@@ -85,7 +85,7 @@ def test_a_rank_that_runs_out_of_memory_says_what_to_do(config: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_at_the_same_step_every_time_is_not_started_for_ever(config: Path, tmp_path: Path):
+def test_a_rank_that_dies_at_the_same_step_every_time_is_not_restarted_forever(config: Path, tmp_path: Path):
     environment = sabotaged(tmp_path / "sabotage", "os.kill(os.getpid(), 9)")
     settings = ["--workers", 2, "--set", "cluster.max_restarts=1"]
     with Training(tmp_path / "run", config, *settings, environment=environment) as training:
@@ -93,7 +93,7 @@ def test_a_rank_that_dies_at_the_same_step_every_time_is_not_started_for_ever(co
     last = done.stderr.splitlines()[-1]
     assert "Worker 1" in last
     assert "was killed (SIGKILL)" in last
-    assert "any further" in last
+    assert "made no progress" in last
     assert read_records(training.run, "restart")
 
 
@@ -104,12 +104,3 @@ def test_no_process_outlives_a_killed_launcher(config: Path, tmp_path: Path):
         assert len(training.processes()) >= 4  # the launcher, the host's program, two workers
         training.send_signal(signal.SIGKILL)
         training.end(-signal.SIGKILL)
-
-
-def test_a_run_in_training_is_not_trained_twice(dragoman: Run, config: Path, tmp_path: Path):
-    with Training(tmp_path / "run", config, "--workers", 2, "--set", "training.max_steps=100000") as training:
-        training.wait_for_step(3)
-        done = dragoman("train", "--resume", "--run-dir", training.run, code=1)
-        assert "is being trained by another process" in done.stderr
-        training.send_signal(signal.SIGTERM)
-        training.end()

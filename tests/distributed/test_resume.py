@@ -2,13 +2,12 @@
 
 import os
 import random
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Run, Training, latest_step, learned_bytes, read_records, run_dragoman, train_losses, wait_for_step
+from program import Run, Training, call_dragoman, latest_step, learned_bytes, read_records, train_losses, wait_for_step
 
 SEED = random.randrange(10**6)  # another step each time; printed where a test fails
 
@@ -47,32 +46,22 @@ def test_killed_and_resumed_ends_bit_identical(
 
 
 @pytest.mark.slow
-def test_resumed_on_another_number_of_workers_stays_within_tolerance(dragoman: Run, config: Path, tmp_path: Path):
-    whole, moved = tmp_path / "whole", tmp_path / "moved"
-    dragoman("train", config, "--workers", 1, "--run-dir", whole)
+def test_resumed_on_another_number_of_workers_stays_within_tolerance(
+    dragoman: Run, config: Path, trained_run: Path, tmp_path: Path
+):
+    moved = tmp_path / "moved"
     dragoman("train", config, "--workers", 2, "--run-dir", moved, "--set", "training.max_steps=21")
     dragoman("train", "--resume", "--workers", 4, "--run-dir", moved, "--set", "training.max_steps=50")
-    assert train_losses(moved) == pytest.approx(train_losses(whole), rel=1e-4)
-
-
-@pytest.fixture
-def short_run(config: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of a run with checkpoints of steps 7 and 14; it was trained once for all tests."""
-    original = tmp_path_factory.getbasetemp() / "short-run"
-    if not original.exists():
-        settings = ["--run-dir", original, "--continue", "--set", "training.max_steps=14"]
-        run_dragoman("train", config, "--workers", 1, *settings)
-        assert not read_records(original, "restart")
-    return shutil.copytree(original, tmp_path / "run", symlinks=True)
+    assert train_losses(moved) == pytest.approx(train_losses(trained_run), rel=1e-4)
 
 
 @pytest.mark.slow
-def test_continue_starts_a_run_that_is_not_there_and_goes_on_with_one_that_is(
-    dragoman: Run, config: Path, short_run: Path
-):
-    dragoman("train", config, "--run-dir", short_run, "--continue", "--set", "training.max_steps=16")
-    assert [record["step"] for record in read_records(short_run, "restart")] == [14]
-    assert list(train_losses(short_run)) == list(range(1, 17))
+def test_continue_starts_a_run_or_resumes_it(dragoman: Run, config: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    for max_steps in (2, 4):
+        dragoman("train", config, "--run-dir", run, "--continue", "--set", f"training.max_steps={max_steps}")
+    assert [record["step"] for record in read_records(run, "restart")] == [2]
+    assert list(train_losses(run)) == [1, 2, 3, 4]
 
 
 # Asked to end
@@ -100,12 +89,14 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     assert f"Continuing from the checkpoint of step {last}" in done.stdout
 
 
-def test_a_run_is_stopped_from_elsewhere_with_everything_saved(dragoman: Run, config: Path, tmp_path: Path):
+def test_a_run_in_training_is_not_trained_twice_and_stops_on_request(config: Path, tmp_path: Path):
     with Training(tmp_path / "run", config, "--workers", 2, "--set", "training.max_steps=100000") as training:
         training.wait_for_step(5)
-        dragoman("stop", training.run)
+        done = call_dragoman("train", "--resume", "--run-dir", training.run, code=1)
+        assert "is being trained by another process" in done.stderr
+        call_dragoman("stop", training.run)
         training.end()
-    dragoman("status", training.run, "--expect", "stopped")
+    call_dragoman("status", training.run, "--expect", "stopped")
     assert latest_step(training.run) == read_records(training.run, "train")[-1]["step"] < 100_000
     assert not (training.run / "stop.request").exists()
 
@@ -152,27 +143,27 @@ def cut_off(path: Path) -> None:
 )
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    dragoman: Run, short_run: Path, name: str, damage: Callable[[Path], None]
+    dragoman: Run, run_copy: Path, name: str, damage: Callable[[Path], None]
 ):
-    damaged = short_run / "checkpoints" / "step-00000014" / name
+    damaged = run_copy / "checkpoints" / "step-00000050" / name
     damage(damaged)
-    done = dragoman("train", "--resume", "--run-dir", short_run, "--set", "training.max_steps=16")
-    assert f"Passing over a checkpoint: {damaged} is damaged" in done.stdout
-    assert "Continuing from the checkpoint of step 7" in done.stdout
-    assert list(train_losses(short_run)) == list(range(1, 17))
+    done = dragoman("train", "--resume", "--run-dir", run_copy, "--set", "training.max_steps=52")
+    assert f"Skipping a checkpoint: {damaged} is damaged" in done.stdout
+    assert "Continuing from the checkpoint of step 49" in done.stdout
+    assert list(train_losses(run_copy)) == list(range(1, 53))
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("option", ["--resume", pytest.param("--continue", marks=pytest.mark.slow)])
-def test_where_no_checkpoint_is_whole_nothing_is_changed(dragoman: Run, config: Path, short_run: Path, option: str):
-    cut_off(short_run / "checkpoints" / "step-00000014" / "model.safetensors")
-    (short_run / "checkpoints" / "step-00000007" / "manifest.json").unlink()
-    before = files_of(short_run)
-    done = dragoman("train", config, option, "--run-dir", short_run, code=1)
+@pytest.mark.parametrize("option", ["--resume", "--continue"])
+def test_where_no_checkpoint_is_whole_nothing_is_changed(config: Path, run_copy: Path, option: str):
+    cut_off(run_copy / "checkpoints" / "step-00000050" / "model.safetensors")
+    (run_copy / "checkpoints" / "step-00000049" / "manifest.json").unlink()
+    before = files_of(run_copy)
+    done = call_dragoman("train", config, option, "--run-dir", run_copy, code=1)
     (line,) = done.stderr.splitlines()
-    assert f"There is no checkpoint to resume in {short_run / 'checkpoints'}" in line
-    assert "step-00000014/model.safetensors is damaged" in line
-    assert files_of(short_run) == before
+    assert f"There is no checkpoint to resume in {run_copy / 'checkpoints'}" in line
+    assert "step-00000050/model.safetensors is damaged" in line
+    assert files_of(run_copy) == before

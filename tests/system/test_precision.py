@@ -1,4 +1,4 @@
-"""Half precision through the whole program, as a person would switch it on."""
+"""Half precision through the whole program."""
 
 from pathlib import Path
 
