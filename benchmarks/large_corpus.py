@@ -1,4 +1,4 @@
-"""A corpus of any size made of Europarl: its pairs again and again, each copy with one other word on either side."""
+"""Makes a corpus of any size from Europarl: its pairs are repeated, each copy with one word changed per side."""
 
 import lzma
 import random
@@ -11,12 +11,12 @@ from dragoman.run.errors import UserError
 PACKED_FOLDER = REPOSITORY.parent / "shared" / "data" / "europarl"
 LANGUAGES = ("en", "de")
 SHARE_LEFT_ALONE = 0.02
-"""Of the copies: what a corpus that repeats itself looks like."""
+"""Fraction of the copies that are not changed, like repetitions in a real corpus."""
 LINES_PER_WRITE = 10_000
 
 
 def write_large_corpus(folder: Path, num_pairs: int) -> tuple[Path, Path]:
-    """Writes train.en and train.de; the same for the same number, about 5 µs a line."""
+    """Writes train.en and train.de, reproducibly; takes about 5 µs per line."""
     for language in LANGUAGES:
         lines = _read_lines(language)
         randomness = random.Random(language)
@@ -36,7 +36,7 @@ def _read_lines(language: str) -> list[str]:
 
 
 def _copy(lines: list[str], number: int, words: list[str], randomness: random.Random) -> str:
-    """The text itself in the first round, later a changed copy."""
+    """Returns the line itself in the first round, later a changed copy."""
     repetition, index = divmod(number, len(lines))
     if repetition == 0 or index % round(1 / SHARE_LEFT_ALONE) == 0:
         return lines[index] + "\n"

@@ -1,9 +1,9 @@
-"""Preparing a corpus against SentencePiece encoding it and nothing else: `python benchmarks/prepare_speed.py`.
+"""Compares preparing a corpus with SentencePiece only encoding it: `python benchmarks/prepare_speed.py`.
 
-Ours is the whole command (read, check, clean with all standard filters, shuffle, encode, describe) on two processes,
-with a vocabulary made before; theirs is one call after the other of `encode` with two threads, text in memory. By
-turns; exit code 1 where the median ratio of pairs per second, the peak of memory, or the cost of opening what was
-prepared is beyond its bound. `--pairs 4500000 --rounds 1` is the size of WMT16.
+Ours is the whole command (read, check, clean with all standard filters, shuffle, encode, describe) with two processes
+and an existing vocabulary; theirs calls `encode` with two threads on text in memory. Both alternate. Exit code 1 if
+the median ratio of pairs per second, the peak memory, or the cost of opening the result is beyond its limit.
+`--pairs 4500000 --rounds 1` is the size of WMT16.
 """
 
 import argparse
@@ -44,13 +44,13 @@ class Preparation:
 
     seconds: float
     peak_bytes: int
-    """Resident memory of all its processes together, at the worst moment sampled."""
+    """Largest sampled sum of the resident memory of all its processes."""
     num_pairs_read: int
     num_pairs_kept: int
 
 
 def make_vocabulary(source: Path, target: Path, folder: Path) -> Path:
-    """A joint vocabulary both contestants use."""
+    """Trains the joint vocabulary that both sides use."""
     lines: list[str] = []
     for path in (source, target):
         with path.open(encoding="utf-8", newline="\n") as file:
@@ -61,9 +61,10 @@ def make_vocabulary(source: Path, target: Path, folder: Path) -> Path:
 
 
 def prepare(source: Path, target: Path, vocabulary: Path | None, out: Path) -> Preparation:
-    """Runs the command as a user would, and watches its memory."""
+    """Runs the command as a user would, and samples its memory."""
     command = [sys.executable, "-m", "dragoman", "prepare", "--source", str(source), "--target", str(target)]
     command += ["--languages", "en-de", "--out", str(out), "--processes", str(NUM_PROCESSES), "--json"]
+    command += ["--discard-work"]  # so that every round cleans the text
     command += ["--reuse-vocabulary", str(vocabulary)] if vocabulary else ["--vocab-size", str(VOCAB_SIZE)]
     begin = time.perf_counter()
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
@@ -87,7 +88,7 @@ class MemoryWatch:
         self._thread.start()
 
     def stop(self) -> int:
-        """Ends the sampling and returns the highest sum seen."""
+        """Ends the sampling and returns the largest sum."""
         self._is_over.set()
         self._thread.join()
         return self._peak_bytes
@@ -109,7 +110,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def encode(source: Path, target: Path, vocabulary: Path) -> float:
-    """Seconds that SentencePiece's own threads take for the same text, reading it not counted."""
+    """Seconds that the threads of SentencePiece take for the same text, without reading it."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
     seconds = 0.0
     for path in (source, target):
@@ -138,8 +139,8 @@ settings = BatchSettings(global_batch_tokens=16384, virtual_workers=4, max_token
 stream = BatchStream(corpus.split("train"), corpus.train_length_counts, mixture, settings)
 opened = time.perf_counter()
 plan = stream.next_step()
-for part in plan.parts:
-    stream.micro_batch(part)
+for pairs in plan.micro_batches:
+    stream.micro_batch(pairs)
 stepped = time.perf_counter()
 print(json.dumps({
     "seconds_to_open": opened - begin, "seconds_to_first_batch": stepped - begin,
@@ -149,19 +150,19 @@ print(json.dumps({
 
 
 def open_prepared(out: Path) -> dict[str, float]:
-    """What a fresh process pays to open the corpus and make the first batch."""
+    """Time and memory of a new process to open the corpus and make the first batch."""
     done = subprocess.run([sys.executable, "-c", OPENING_PROGRAM, str(out)], capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
 
 def main() -> int:
-    """Measures and judges."""
+    """Measures and checks the limits."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--pairs", type=positive_count, default=300_000, help="size of the corpus")
     parser.add_argument("--rounds", type=positive_count, default=3)
-    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
-    parser.add_argument("--train-vocabulary", action="store_true", help="also time it with training its vocabulary")
+    parser.add_argument("--folder", type=Path, help="folder to work in (default: a temporary folder)")
+    parser.add_argument("--train-vocabulary", action="store_true", help="also measure with training a vocabulary")
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
@@ -170,12 +171,12 @@ def main() -> int:
     save_result("prepare_speed" if options.pairs <= 300_000 else "prepare_large", machine, figures)
     found = failures(figures)
     for failure in found:
-        print(f"Beyond its bound: {failure}")
+        print(f"Beyond its limit: {failure}")
     return 1 if found else 0
 
 
 def measure(folder: Path, num_pairs: int, num_rounds: int, with_vocabulary: bool) -> dict[str, Any]:
-    """All rounds, ours and theirs by turns."""
+    """Runs all rounds, alternating between ours and theirs."""
     source, target = write_large_corpus(folder, num_pairs)
     vocabulary = make_vocabulary(source, target, folder)
     ours, theirs = [], []
@@ -199,7 +200,7 @@ def measure(folder: Path, num_pairs: int, num_rounds: int, with_vocabulary: bool
 
 
 def failures(figures: dict[str, Any]) -> list[str]:
-    """What is beyond its bound."""
+    """Figures that are beyond their limits."""
     found = []
     if figures["ratio"]["median"] < REQUIRED_RATIO:
         found.append(f"ratio {figures['ratio']['median']:.2f} is below {REQUIRED_RATIO}")

@@ -81,7 +81,7 @@ def trainer_turns(step: Step, settings: Settings, corpus: PreparedCorpus) -> Cal
         begin = time.perf_counter()
         for _ in range(num_steps):
             plan = stream.next_step()
-            loss += step(num_done, plan, stream.micro_batch(plan.parts[0]))
+            loss += step(num_done, plan, stream.micro_batch(plan.micro_batches[0]))
             num_target_tokens += plan.num_target_tokens
             num_source_tokens += plan.num_tokens - plan.num_target_tokens
             num_done += 1

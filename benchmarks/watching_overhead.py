@@ -135,7 +135,7 @@ class Watching:
 def plan_steps(stream: BatchStream, num_steps: int) -> list[PlannedStep]:
     """Plans the next steps of the stream."""
     plans = [stream.next_step() for _ in range(num_steps)]
-    return [PlannedStep(stream.micro_batch(plan.parts[0]), plan.num_target_tokens) for plan in plans]
+    return [PlannedStep(stream.micro_batch(plan.micro_batches[0]), plan.num_target_tokens) for plan in plans]
 
 
 def make_steps(learner: Learner, clock: StepClock, steps: Sequence[PlannedStep]) -> None:

@@ -1,4 +1,4 @@
-"""Small parallel texts for tests, and what a prepared corpus holds."""
+"""Small parallel texts for tests, and readers of prepared corpora."""
 
 import json
 import random
@@ -16,18 +16,18 @@ SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 
 def ignore(_: object) -> None:
-    """For callers of prepare_corpus that need not hear what it says."""
+    """Ignores messages of prepare_corpus."""
 
 
 def make_sentences(num_sentences: int, seed: int = 1) -> list[str]:
-    """Different sentences of invented words."""
+    """Makes different sentences of invented words."""
     randomness = random.Random(seed)
     words = ["".join(randomness.choices("abcdefgh", k=randomness.randint(2, 5))) for _ in range(60)]
     return [" ".join(randomness.choices(words, k=5)) + f" {number}" for number in range(num_sentences)]
 
 
 def make_pairs(num_pairs: int, seed: int = 1) -> list[TextPair]:
-    """Pairs whose target is their source in capitals."""
+    """Makes pairs whose target is the source in capitals."""
     return [(line, line.upper()) for line in make_sentences(num_pairs, seed)]
 
 
@@ -42,7 +42,7 @@ def write_pairs(folder: Path, name: str, pairs: Iterable[TextPair]) -> Files:
 
 
 def settings_for(files: Files, **changes: Any) -> PrepareSettings:
-    """Settings for two plain files, with a vocabulary that fits small texts."""
+    """Returns settings for two plain files, with a vocabulary that fits small texts."""
     return PrepareSettings.of_files(
         [files[0]], [files[1]], **({"tokenizer": TokenizerSettings(vocab_size=100)} | changes)
     )
@@ -54,7 +54,7 @@ def prepare_pairs(folder: Path, pairs: Iterable[TextPair], **changes: Any) -> Pr
 
 
 def decode_split(corpus: PreparedCorpus, name: SplitName) -> list[TextPair]:
-    """The text of a split, as its ids give it back."""
+    """Decodes the text of a split from its ids."""
     ids = corpus.split(name)
     sources = corpus.source_tokenizer.decode_lines([ids.source(index).tolist() for index in range(len(ids))])
     targets = corpus.target_tokenizer.decode_lines([ids.target(index).tolist() for index in range(len(ids))])
@@ -62,12 +62,12 @@ def decode_split(corpus: PreparedCorpus, name: SplitName) -> list[TextPair]:
 
 
 def decode_all(corpus: PreparedCorpus) -> list[TextPair]:
-    """The text of all three splits."""
+    """Decodes the text of all three splits."""
     return [pair for name in SPLITS for pair in decode_split(corpus, name)]
 
 
 def content_of(out: Path) -> dict[str, Any]:
-    """Every file of a prepared corpus by its name; the manifest without its date."""
+    """Reads every file of a prepared corpus by name; the manifest without its date."""
     files: dict[str, Any] = {
         path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()
     }
@@ -77,17 +77,17 @@ def content_of(out: Path) -> dict[str, Any]:
 
 
 def names_in(folder: Path) -> set[str]:
-    """The names of all that stands in a folder, hidden or not."""
+    """Names of everything in a folder, hidden files included."""
     return {path.name for path in folder.iterdir()}
 
 
 def filter_record(corpus: PreparedCorpus, name: str) -> dict[str, Any]:
-    """What the manifest tells about one filter."""
+    """Entry of one filter in the manifest."""
     [record] = [record for record in corpus.manifest.cleaning["filters"] if record["name"] == name]
     return dict(record)
 
 
 def num_dropped(corpus: PreparedCorpus, names: Sequence[str] | None = None) -> int:
-    """Pairs that filters dropped, some of them or all."""
+    """Number of pairs that these filters dropped, or all filters."""
     filters = corpus.manifest.cleaning["filters"]
     return sum(record["num_dropped"] for record in filters if names is None or record["name"] in names)

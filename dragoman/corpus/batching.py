@@ -1,8 +1,8 @@
-"""Pairs to batches: which pairs each virtual worker learns from at each step.
+"""Decides which pairs each virtual worker trains on at each step.
 
-The plan depends on the seed, the settings and the corpus, never on how many ranks there are, and is made a pool at a
-time: the next pairs of the shuffled epoch are sorted by length (so that little is padded), cut into micro-batches under
-the token budget of a virtual worker, and these shuffled; each step takes the next `virtual_workers` of them.
+The plan depends on the seed, the settings and the corpus, never on the number of ranks. It is made one pool at a time:
+the next pairs of the shuffled epoch are sorted by length (for little padding) and cut into micro-batches within the
+token budget of a virtual worker; the micro-batches are shuffled, and each step takes the next `virtual_workers`.
 """
 
 from bisect import bisect_right
@@ -19,16 +19,16 @@ from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from dragoman.run.errors import UserError
 
 POOL_MICRO_BATCHES = 200
-"""Micro-batches' worth of pairs that are sorted together: more pads less, but mixes lengths less freely."""
+"""Number of micro-batches whose pairs are sorted together: more means less padding, but less random lengths."""
 MAX_POOL_SIZE = 400_000
-"""However large the budget: this many take 0.3 s and 20 MB to plan. Reached with micro-batches of 59,000 tokens."""
+"""Largest number of pairs in a pool: planning takes 0.3 s and 20 MB. Reached at 59,000 tokens per micro-batch."""
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What the plan depends on, besides the corpus."""
+    """Settings that decide the plan, besides the corpus."""
 
     global_batch_tokens: int
     virtual_workers: int
@@ -37,33 +37,33 @@ class BatchSettings:
 
     @property
     def micro_batch_tokens(self) -> int:
-        """A virtual worker's share of the budget."""
+        """Token budget of one virtual worker."""
         return self.global_batch_tokens // self.virtual_workers
 
     @property
     def longest_used(self) -> int:
-        """Pieces a side, end mark included, that a pair may have to be learned from."""
+        """Longest side of a pair that is used, in subwords with EOS."""
         return min(self.max_tokens, self.micro_batch_tokens)
 
 
 @dataclass(frozen=True)
 class BatchPosition:
-    """Where in the endless sequence of steps a run stands; all a resume needs."""
+    """Position of a run in the endless sequence of steps; a resume needs nothing else."""
 
     epoch: int = 0
     pool: int = 0
     micro_batch: int = 0
-    """The next one to take, within the pool."""
+    """Index within the pool of the next one."""
     step: int = 0
-    """Steps taken so far."""
+    """Number of steps so far."""
 
     @property
     def is_epoch_begin(self) -> bool:
-        """Whether nothing of the epoch was taken yet."""
+        """Whether the epoch has not started yet."""
         return self.pool == self.micro_batch == 0
 
     def next_epoch(self) -> "BatchPosition":
-        """The beginning of the epoch after this one."""
+        """Position at the beginning of the next epoch."""
         return BatchPosition(self.epoch + 1, step=self.step)
 
 
@@ -72,7 +72,7 @@ FIRST_POSITION = BatchPosition()
 
 @dataclass(frozen=True)
 class PlannedMicroBatch:
-    """The pairs of one virtual worker, and how many tokens they will be."""
+    """Pairs of one micro-batch, and their numbers of tokens."""
 
     pairs: Indices
     num_target_tokens: int
@@ -82,15 +82,16 @@ class PlannedMicroBatch:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The pairs of one global batch, by virtual worker. In an epoch's last step some may have none."""
+    """Pairs of one global batch."""
 
-    parts: tuple[Indices, ...]
+    micro_batches: tuple[Indices, ...]
+    """Pairs of each virtual worker; in the last step of an epoch, some may be empty."""
     num_target_tokens: int
-    """End marks included. Every rank knows it without asking the others."""
+    """Target tokens of the whole batch, EOS included; every rank knows it without communication."""
     num_padded_tokens: int
-    """Positions computed, source and target, padding included."""
+    """Computed positions of source and target, padding included."""
     num_tokens: int
-    """Positions computed that hold a token."""
+    """Computed positions that hold a token."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class MicroBatch:
     target_output: Indices
 
     def first_pair(self) -> "MicroBatch":
-        """The first pair alone, without padding."""
+        """Returns the first pair alone, without padding."""
         source_length, target_length = self.source_lengths[0], (self.target_output[0] != PAD_ID).sum()
         return MicroBatch(
             self.source[:1, :source_length],
@@ -115,7 +116,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The micro-batches of one epoch, planned a pool at a time."""
+    """Plan of the micro-batches of one epoch, one pool at a time."""
 
     pairs: ParallelIds
     order: EpochOrder
@@ -124,16 +125,16 @@ class EpochPlan:
 
     @property
     def num_pools(self) -> int:
-        """Pools are of equal size: a small last one would pad more than the others."""
+        """Number of pools of equal size; a small last pool would need more padding."""
         return max(1, round(self.order.num_draws / self.wanted_pool_size))
 
     def plan_pool(self, pool: int) -> list[PlannedMicroBatch]:
-        """The micro-batches of one pool in the order they are taken; none if all its pairs are too long."""
+        """Plans the micro-batches of one pool, in the order of use; none if all its pairs are too long."""
         begin, end = (number * self.order.num_draws // self.num_pools for number in (pool, pool + 1))
         drawn = self.order.pairs(begin, end)
         source, target = (lengths + 1 for lengths in self.pairs.lengths(drawn))
         longer = np.maximum(source, target)
-        # Stable, so that equal lengths stay in shuffled order; the source breaks ties to pad it less.
+        # Stable, so that equal lengths stay in shuffled order; the source length breaks ties, for less padding.
         by_length = np.lexsort((source, longer))
         by_length = by_length[longer[by_length] <= self.settings.longest_used]
         cuts = _cut_by_budget(by_length, longer[by_length], self.settings.micro_batch_tokens)
@@ -151,7 +152,7 @@ def _plan_micro_batch(pairs: Indices, source_lengths: Indices, target_lengths: I
 
 
 class BatchStream:
-    """The endless sequence of steps over a mixture of corpora, from any position on."""
+    """Endless sequence of steps over a mixture of corpora, from any position."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class BatchStream:
         settings: BatchSettings,
         position: BatchPosition = FIRST_POSITION,
     ) -> None:
-        """`length_counts`: how many training pairs have a longer side of so many pieces, end mark not counted."""
+        """`length_counts`: number of training pairs by number of subwords of the longer side, EOS not counted."""
         self._pairs = pairs
         self._mixture = mixture
         self._settings = settings
@@ -177,26 +178,26 @@ class BatchStream:
 
     @property
     def position(self) -> BatchPosition:
-        """Where the next step begins."""
+        """Position at which the next step begins."""
         return self._position
 
     def next_step(self) -> StepPlan:
-        """The next step's pairs; moves on, into a new epoch where this one ends or a stage begins."""
+        """Returns the next step and advances; a new epoch begins when this one ends or a stage begins."""
         if self._mixture.is_stage_begin(self._position.step) and not self._position.is_epoch_begin:
             self._begin_next_epoch()
-        # Where all that was left of an epoch is too long, the step begins with the next one.
+        # If all remaining pairs of an epoch are too long, the step begins with the next epoch.
         taken = self._take_from_epoch() or self._take_from_epoch()
         if not taken:
             raise _nothing_usable(self._settings, "No pair of the training corpora with a weight above 0")
         self._position = replace(self._position, step=self._position.step + 1)
         return _describe_step(taken, self._settings.virtual_workers)
 
-    def micro_batch(self, part: Indices) -> MicroBatch:
+    def micro_batch(self, pairs: Indices) -> MicroBatch:
         """Reads and pads the pairs of one virtual worker."""
-        return pad_pairs([self._pairs.source(i) for i in part], [self._pairs.target(i) for i in part])
+        return pad_pairs([self._pairs.source(i) for i in pairs], [self._pairs.target(i) for i in pairs])
 
     def _take_from_epoch(self) -> list[PlannedMicroBatch]:
-        """The next `virtual_workers` micro-batches, from as many pools as they need; fewer if the epoch ends before."""
+        """Takes the next `virtual_workers` micro-batches, from one or more pools; fewer if the epoch ends."""
         taken: list[PlannedMicroBatch] = []
         epoch, width = self._position.epoch, self._settings.virtual_workers
         while len(taken) < width and self._position.epoch == epoch:
@@ -213,7 +214,7 @@ class BatchStream:
         return taken
 
     def _plan_current(self) -> tuple[EpochPlan, list[PlannedMicroBatch]]:
-        """The plan of the epoch and of the pool the stream stands in; nothing before or after is looked at."""
+        """Plans the current epoch and pool only."""
         if self._epoch_plan is None:
             order = self._mixture.epoch_order(self._position.step, self._settings.seed, self._position.epoch)
             self._epoch_plan = EpochPlan(self._pairs, order, self._settings, self._wanted_pool_size)
@@ -231,22 +232,22 @@ class BatchStream:
 
 
 def _choose_pool_size(usable_counts: Mapping[int, int], num_pairs: int, micro_batch_tokens: int) -> int:
-    """Draws that make about `POOL_MICRO_BATCHES` micro-batches, those that will be left out counted in."""
+    """Number of draws for about `POOL_MICRO_BATCHES` micro-batches, including pairs that will be left out."""
     tokens_per_draw = sum(length * num for length, num in usable_counts.items()) / num_pairs
     return min(MAX_POOL_SIZE, max(1, int(POOL_MICRO_BATCHES * micro_batch_tokens / tokens_per_draw)))
 
 
 def _nothing_usable(settings: BatchSettings, no_pair: str) -> UserError:
     return UserError(
-        f"{no_pair} has at most {settings.longest_used} pieces a side. Raise data.max_tokens, or give each virtual "
-        "worker more with training.global_batch_tokens."
+        f"{no_pair} has at most {settings.longest_used} subwords per side. Raise data.max_tokens, or give each virtual "
+        "worker more tokens with training.global_batch_tokens."
     )
 
 
 def _describe_step(taken: Sequence[PlannedMicroBatch], virtual_workers: int) -> StepPlan:
-    parts = [planned.pairs for planned in taken] + [np.zeros(0, np.int64)] * (virtual_workers - len(taken))
+    micro_batches = [planned.pairs for planned in taken] + [np.zeros(0, np.int64)] * (virtual_workers - len(taken))
     return StepPlan(
-        tuple(parts),
+        tuple(micro_batches),
         sum(planned.num_target_tokens for planned in taken),
         sum(planned.num_padded_tokens for planned in taken),
         sum(planned.num_tokens for planned in taken),
@@ -254,7 +255,7 @@ def _describe_step(taken: Sequence[PlannedMicroBatch], virtual_workers: int) -> 
 
 
 def fixed_batches(pairs: ParallelIds, budget: int, chosen: Indices | None = None) -> list[Indices]:
-    """Every pair of a split once, or every chosen one, whatever its length, in batches that depend on nothing else."""
+    """Batches with every pair of a split once, or every chosen pair, of any length; the same for every run."""
     chosen = np.arange(pairs.num_pairs) if chosen is None else chosen
     longer_side = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen]).astype(np.int64) + 1
     by_length = np.argsort(longer_side, kind="stable")
@@ -262,11 +263,11 @@ def fixed_batches(pairs: ParallelIds, budget: int, chosen: Indices | None = None
 
 
 def _cut_by_budget(sorted_pairs: Indices, rising_lengths: Indices, budget: int) -> list[Indices]:
-    """Cuts pairs of rising length into the fewest runs whose size times longest length stays within the budget."""
+    """Cuts sorted pairs into the fewest batches whose size times longest length stays within the budget."""
     cuts = []
     begin = 0
     while begin < len(sorted_pairs):
-        # count · length of the last grows with the count, so the largest fitting count can be bisected for.
+        # count * length of the last grows with count, so bisection finds the largest count that fits.
         counts = range(1, len(sorted_pairs) - begin + 1)
         fitting = bisect_right(counts, budget, key=lambda count, first=begin: count * rising_lengths[first + count - 1])  # type: ignore[misc]
         end = begin + max(1, fitting)
@@ -276,18 +277,18 @@ def _cut_by_budget(sorted_pairs: Indices, rising_lengths: Indices, budget: int) 
 
 
 def pad_pairs(sources: Sequence[NDArray[np.generic]], targets: Sequence[NDArray[np.generic]]) -> MicroBatch:
-    """Pads sentences into the arrays a model takes, adding begin and end marks."""
+    """Pads sentences into the arrays of a model, and adds BOS and EOS."""
     source, source_lengths = pad_sentences(sources)
     target_output, target_lengths = pad_sentences(targets)
     target_input = np.roll(target_output, 1, axis=1)
     target_input[:, 0] = BOS_ID
-    # What rolled in as input after the last real one is an EOS that stands before padding only: harmless, but tidy.
+    # The roll left an EOS before the padding; no output is predicted from it, but padding should be all PAD.
     target_input[np.arange(target_input.shape[1]) >= target_lengths[:, None]] = PAD_ID
     return MicroBatch(source, source_lengths, target_input, target_output)
 
 
 def pad_sentences(sentences: Sequence[NDArray[np.generic] | Sequence[int]]) -> tuple[Indices, Indices]:
-    """Sentences with their end marks as one padded array, and their lengths (end marks counted)."""
+    """Returns sentences with EOS as one padded array, and their lengths with EOS."""
     lengths = np.array([len(sentence) + 1 for sentence in sentences], dtype=np.int64)
     padded = np.full((len(sentences), int(lengths.max(initial=1))), PAD_ID, dtype=np.int64)
     for row, sentence in enumerate(sentences):
@@ -297,5 +298,5 @@ def pad_sentences(sentences: Sequence[NDArray[np.generic] | Sequence[int]]) -> t
 
 
 def share_of_rank(virtual_workers: int, rank: int, size: int) -> range:
-    """The virtual workers one rank computes: contiguous, and as even as can be."""
+    """Virtual workers that one rank computes: contiguous, and as evenly shared as possible."""
     return range(rank * virtual_workers // size, (rank + 1) * virtual_workers // size)

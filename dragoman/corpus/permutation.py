@@ -1,7 +1,7 @@
-"""A shuffle that is computed instead of stored: where any index goes is known without looking at the others.
+"""A shuffle that is computed instead of stored: the place of any index follows from the key alone.
 
-A Feistel network permutes the numbers of a power of two; those that land outside the wanted size walk on until they
-land inside (cycle-walking). Only 64-bit integer arithmetic is used, so every platform and numpy version agrees.
+A Feistel network permutes the numbers below a power of two; a result outside the wanted size is permuted again until
+it is inside (cycle-walking). It uses only 64-bit integer arithmetic, so every platform and numpy version agrees.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 MAX_SIZE = 2**62
 NUM_ROUNDS = 12
-"""Even, so that the two parts of an index end where they began; with 8, orders of five items are not equally likely."""
+"""Even, so that the two halves of an index end where they began. With 8 rounds, orders of five items were biased."""
 MULTIPLIERS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-"""Of MurmurHash3's last step, chosen there for spreading every bit."""
+"""Multipliers of the last step of MurmurHash3, where they were chosen to spread every bit."""
 
 Key = tuple[int | str, ...]
 Bits = NDArray[np.uint64]
@@ -23,7 +23,7 @@ Bits = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Permutation:
-    """The numbers below `size` in an order that depends on the key alone."""
+    """Permutation of the numbers below `size` that depends only on the key."""
 
     size: int
     key: Key
@@ -32,10 +32,10 @@ class Permutation:
         assert 1 <= self.size <= MAX_SIZE, self.size
 
     def __call__(self, indices: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Where each index goes; time and memory grow with the number of indices asked for, not with the size."""
+        """Maps each index to its place; time and memory grow with the number of indices, not with `size`."""
         places = self._permute_power_of_two(indices.astype(np.uint64))
         outside = np.flatnonzero(places >= np.uint64(self.size))
-        # The power of two is less than twice the size, so at most half of those outside stay there each time round.
+        # The power of two is less than twice the size, so at most half of them are outside again each time.
         while len(outside):
             walked = self._permute_power_of_two(places[outside])
             places[outside] = walked
@@ -52,7 +52,7 @@ class Permutation:
         return [np.uint64(word) for word in np.frombuffer(digest, dtype="<u8")]
 
     def _permute_power_of_two(self, numbers: Bits) -> Bits:
-        """A Feistel network: each round can be undone, since it leaves one part of the bits as it is."""
+        """Applies the Feistel network; each round is invertible because it leaves half of the bits unchanged."""
         num_low = self._num_bits // 2
         num_high = self._num_bits - num_low
         high, low = numbers >> np.uint64(num_low), numbers & np.uint64(2**num_low - 1)
@@ -63,7 +63,7 @@ class Permutation:
 
 
 def _hash_to_bits(numbers: Bits, key: np.uint64, num_bits: int) -> Bits:
-    """Well-spread numbers of so many bits; in place where it can be, since memory traffic is what this costs."""
+    """Hashes numbers to `num_bits` bits; works in place, because memory traffic dominates the cost."""
     mixed = numbers ^ key
     for multiplier in MULTIPLIERS:
         mixed ^= mixed >> np.uint64(32)

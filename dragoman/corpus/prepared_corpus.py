@@ -2,7 +2,7 @@
 
 manifest.json  tokenizer.model (joint) or tokenizer.source.model and tokenizer.target.model (separate)
 train/ dev/ test/ (shards)  dev.source.txt dev.target.txt test.source.txt test.target.txt
-train/CORPUS.members (which training pairs are of that corpus, where there are several)
+train/CORPUS.members (indices of the training pairs of that corpus, if there are several)
 cleaning.md statistics.md (for people)
 """
 
@@ -38,7 +38,7 @@ class _Record(BaseModel):
 
 
 class InputRecord(_Record):
-    """A file the user gave."""
+    """A file that the user gave."""
 
     path: str
     num_bytes: NonNegativeInt
@@ -46,41 +46,41 @@ class InputRecord(_Record):
 
 
 class SideRecord(_Record):
-    """One side of a split, measured."""
+    """Measurements of one side of a split."""
 
     num_bytes: NonNegativeInt
     """UTF-8 bytes of the text, line ends included: the size of a plain text file."""
     num_words: NonNegativeInt
     num_tokens: NonNegativeInt
-    """Pieces, without end marks."""
+    """Number of subwords, without EOS."""
     num_piece_bytes: NonNegativeInt
-    """Size of the text file a tokenizer would have written: pieces with a blank between them, line ends included."""
+    """Size of the text as a file of subwords separated by blanks, line ends included."""
     num_unknown: NonNegativeInt
-    """Pieces that stand for characters the vocabulary lacks."""
+    """Subwords that stand for characters the vocabulary lacks."""
     num_pieces_used: NonNegativeInt
-    """Different pieces that occur."""
+    """Number of different subwords that occur."""
     length_counts: dict[NonNegativeInt, PositiveInt]
-    """How many sentences have so many pieces."""
+    """Number of sentences by number of subwords."""
 
 
 class SplitRecord(_Record):
-    """One split: how much text, how many tokens, where it came from."""
+    """Sizes of one split, and the files it came from."""
 
     num_pairs: NonNegativeInt
     num_lines_read: NonNegativeInt
-    """Pairs in the files the split was taken from, before anything was left out."""
+    """Pairs in the files that the split was taken from, before any was dropped."""
     source: SideRecord
     target: SideRecord
     longer_length_counts: dict[NonNegativeInt, PositiveInt]
-    """How many pairs have a longer side of so many pieces."""
+    """Number of pairs by number of subwords of the longer side."""
     is_held_out: bool
-    """Whether it was drawn from the training files."""
+    """Whether it was taken from the training files."""
     inputs: tuple[InputRecord, ...]
     shards: Shards
 
 
 class CorpusRecord(_Record):
-    """One of the corpora the training text was made of."""
+    """One corpus of the training text."""
 
     name: CorpusName
     weight: NonNegativeFloat
@@ -88,64 +88,64 @@ class CorpusRecord(_Record):
 
 
 class TokenizerRecord(_Record):
-    """How the vocabulary came about."""
+    """Sizes of the vocabulary and of the text it was trained on."""
 
     is_joint: bool
     num_source_pieces: PositiveInt
     num_target_pieces: PositiveInt
     num_sample_lines: NonNegativeInt
-    """Lines each tokenizer was trained on; 0 if it was reused."""
+    """Lines that each tokenizer was trained on; 0 if it was reused."""
     num_sample_bytes: NonNegativeInt
 
 
 class Manifest(_Record):
-    """All that is known about a prepared corpus; written last."""
+    """Everything known about a prepared corpus; written last."""
 
     format_version: Literal[2]
     dragoman_version: str
     created: str
     key: str
-    """SHA-256 of all that decides the content: settings and the hashes of the files that were given."""
+    """SHA-256 of everything that decides the content: settings and hashes of the given files."""
     settings: dict[str, Any]
-    """As `[prepare]` in a config file."""
+    """Settings, as `[prepare]` of a config file has them."""
     tokenizer: TokenizerRecord
     corpora: tuple[CorpusRecord, ...]
     cleaning: dict[str, Any]
-    """What each filter dropped from the training text, with examples."""
+    """Pairs that each filter dropped from the training text, with examples."""
     bad_lines: tuple[str, ...]
-    """Lines that could not be read and were skipped, each with its reason."""
+    """Lines that could not be read and were skipped, each with the reason."""
     splits: dict[SplitName, SplitRecord]
     files: dict[str, StoredFile]
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of what a training run would read: no dates, places, or names of the user's files."""
+        """SHA-256 of the files that training reads, without dates and names of the user's files."""
         content = {
             "format_version": self.format_version,
             "splits": {name: split.shards.model_dump(mode="json") for name, split in self.splits.items()},
-            # The pages for people name the user's files.
+            # The pages for people contain the names of the user's files.
             "files": {name: record.sha256 for name, record in self.files.items() if not name.endswith(".md")},
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def tokenizer_path(folder: Path, side: Side, is_joint: bool) -> Path:
-    """Where the tokenizer of one side is stored; the same file for both if it is joint."""
+    """File of the tokenizer of one side; the same for both if it is joint."""
     return folder / ("tokenizer.model" if is_joint else f"tokenizer.{side}.model")
 
 
 def text_path(folder: Path, split: SplitWithText, side: Side) -> Path:
-    """Where the plain text of one side of dev or test is stored."""
+    """File with the plain text of one side of dev or test."""
     return folder / f"{split}.{side}.txt"
 
 
 def members_path(folder: Path, corpus_name: str) -> Path:
-    """Where the indices of the training pairs of one corpus are stored."""
+    """File with the indices of the training pairs of one corpus."""
     return folder / "train" / f"{corpus_name}.members"
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest; a missing, malformed or foreign one is a UserError."""
+    """Reads the manifest; a missing or malformed one is a UserError."""
     path = folder / MANIFEST_NAME
     try:
         content = read_json(path)
@@ -177,26 +177,26 @@ def _check_version(path: Path, content: Any) -> None:
 
 @dataclass(frozen=True)
 class TrainCorpus:
-    """A named part of the training text."""
+    """A named corpus within the training text."""
 
     name: str
     weight: float
-    """How often each of its pairs is seen in an epoch, unless the run's config says otherwise."""
+    """How often each of its pairs is used per epoch, unless the config of the run changes it."""
     num_pairs: int
     members: NDArray[np.int64] | None
-    """The indices of its pairs in the training split, rising, memory-mapped; None if it is the whole split."""
+    """Sorted indices of its pairs in the training split, memory-mapped; None if it is the whole split."""
 
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A prepared corpus, opened: cheap, because nothing is read before it is asked for."""
+    """An open prepared corpus; its files are read when they are needed."""
 
     folder: Path
     manifest: Manifest
 
     @classmethod
     def open(cls, folder: Path) -> "PreparedCorpus":
-        """Reads the manifest and checks every file's size, so that damage shows before training and not in it."""
+        """Reads the manifest and checks the size of every file, so that damage shows before training starts."""
         manifest = read_manifest(folder)
         for name, record in manifest.files.items():
             check_size(folder / name, record.num_bytes)
@@ -209,34 +209,34 @@ class PreparedCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """Tells prepared corpora apart by content, wherever and whenever they were made."""
+        """Hash of the content, independent of where and when the corpus was prepared."""
         return self.manifest.fingerprint
 
     @property
     def source_vocab_size(self) -> int:
-        """Rows of the source embedding, known without loading the tokenizer."""
+        """Number of rows of the source embedding, without loading the tokenizer."""
         return padded_vocab_size(self.manifest.tokenizer.num_source_pieces)
 
     @property
     def target_vocab_size(self) -> int:
-        """Rows of the target embedding, known without loading the tokenizer."""
+        """Number of rows of the target embedding, without loading the tokenizer."""
         return padded_vocab_size(self.manifest.tokenizer.num_target_pieces)
 
     @cached_property
     def source_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the source language."""
+        """Tokenizer of the source language."""
         return Tokenizer.load(tokenizer_path(self.folder, "source", self.is_joint))
 
     @cached_property
     def target_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the target language; the source's own if the vocabulary is joint."""
+        """Tokenizer of the target language; that of the source if the vocabulary is joint."""
         if self.is_joint:
             return self.source_tokenizer
         return Tokenizer.load(tokenizer_path(self.folder, "target", self.is_joint))
 
     @cached_property
     def train_corpora(self) -> tuple[TrainCorpus, ...]:
-        """The corpora the training text is made of, in the order they were given."""
+        """Corpora of the training text, in the order they were given."""
         records = self.manifest.corpora
         if len(records) == 1:
             return (TrainCorpus(records[0].name, records[0].weight, records[0].num_pairs, members=None),)
@@ -251,12 +251,12 @@ class PreparedCorpus:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What is to be known of the text when the corpus is gone: the manifest without what concerns shards."""
+        """Manifest without the shards: what a report needs even if the corpus is gone."""
         return self.manifest.model_dump(mode="json", exclude={"files": True, "splits": {"__all__": {"shards"}}})
 
     @property
     def train_length_counts(self) -> dict[int, int]:
-        """How many training pairs have a longer side of so many pieces, end mark not counted."""
+        """Number of training pairs by number of subwords of the longer side, EOS not counted."""
         return self.manifest.splits["train"].longer_length_counts
 
     def split(self, name: SplitName) -> ParallelIds:
@@ -264,7 +264,7 @@ class PreparedCorpus:
         return ParallelIds.open(self.folder / name, self.manifest.splits[name].shards)
 
     def text(self, name: SplitWithText) -> tuple[list[str], list[str]]:
-        """The plain source and target lines of dev or test, for scores against untokenised references."""
+        """Reads the plain source and target lines of dev or test, for scores against untokenised references."""
         return self._read_text(name, "source"), self._read_text(name, "target")
 
     def _read_text(self, name: SplitWithText, side: Side) -> list[str]:
@@ -272,5 +272,5 @@ class PreparedCorpus:
         # Bytes, because text mode would also split at \r; only \n ends a line.
         lines = path.read_bytes().decode("utf-8").split("\n")[:-1]
         if len(lines) != self.manifest.splits[name].num_pairs:
-            raise UserError(f"{path} has {len(lines):,} lines, not one a pair; prepare the corpus again.")
+            raise UserError(f"{path} has {len(lines):,} lines instead of one per pair; prepare the corpus again.")
         return lines

@@ -1,7 +1,7 @@
-"""What is in a prepared corpus, as figures for programs and as a page for people.
+"""Statistics of a prepared corpus, as figures for programs and as a page for people.
 
-All figures were recorded when it was prepared; only the padding to expect is worked out anew, by planning the first
-batches of a training on it. MB are 10^6 bytes, lengths are pieces without end marks.
+The figures were recorded by the preparation; only the expected padding is computed, by planning the first batches of
+training. MB are 10^6 bytes, lengths are subwords without EOS.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ import numpy as np
 
 from dragoman.corpus.batching import BatchSettings, BatchStream
 from dragoman.corpus.cleaning.account import kept_message, table_lines, visible
-from dragoman.corpus.mixture import Mixture, Stage, base_weights
+from dragoman.corpus.mixture import Mixture, MixtureStage, base_weights
 from dragoman.corpus.prepared_corpus import SPLIT_NAMES, PreparedCorpus, SideRecord, SplitName, SplitRecord
 from dragoman.corpus.shards import OFFSET_DTYPE, SIDES
 from dragoman.run.errors import UserError
 
 BYTES_PER_MB = 10**6
 MAX_TOKENS = 256
-"""Pieces a side, end mark included, of the longest pairs that training takes by default (data.max_tokens)."""
+"""Default of data.max_tokens: the longest side of a training pair, in subwords with EOS."""
 NUM_POOLS_PLANNED = 2
 MAX_BINS = 20
 BAR_WIDTH = 40
@@ -32,7 +32,7 @@ Figures = dict[str, Any]
 
 
 def corpus_figures(corpus: PreparedCorpus, batch_tokens: Sequence[int]) -> Figures:
-    """Everything the page tells, as plain values for JSON; `batch_tokens` are sizes to tell the padding of."""
+    """Figures of the page as plain values for JSON; `batch_tokens` are batch sizes to estimate the padding for."""
     manifest = corpus.manifest
     cleaning = manifest.cleaning
     return {
@@ -87,7 +87,7 @@ def _side_figures(split: SplitRecord, side: SideRecord, vocabulary_size: int, bi
 
 
 def _num_bytes_on_disk(split: SplitRecord, num_tokens: int) -> int:
-    """The files of ids and of where each sentence begins, of one side."""
+    """Bytes of the ids and offsets files of one side."""
     num_offsets = split.num_pairs + len(split.shards.shards)
     return num_tokens * np.dtype(split.shards.dtype).itemsize + num_offsets * OFFSET_DTYPE.itemsize
 
@@ -97,7 +97,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def length_within(length_counts: Mapping[int, int], percent: int) -> int | None:
-    """The smallest length that so many percent of the sentences do not exceed; None if there are none."""
+    """Smallest length that `percent` of the sentences do not exceed; None if there are no sentences."""
     if not length_counts:
         return None
     lengths = sorted(length_counts)
@@ -106,14 +106,14 @@ def length_within(length_counts: Mapping[int, int], percent: int) -> int | None:
 
 
 def _choose_bin_width(split: SplitRecord) -> int:
-    """The same for both sides, and such that few sentences are beyond the last bin: 1, 2, 5, 10, 20, 50, ..."""
+    """Chooses 1, 2, 5, 10, 20, 50, ... for both sides, so that few sentences are beyond the last bin."""
     lengths = [length_within(side.length_counts, 99) or 0 for side in (split.source, split.target)]
     widths = (digit * power for power in (1, 10, 100, 1000, 10_000) for digit in (1, 2, 5))
     return next(width for width in widths if width * (MAX_BINS - 1) > max(lengths))
 
 
 def _histogram(length_counts: Mapping[int, int], bin_width: int) -> list[dict[str, int]]:
-    """Sentences by length, both ends of a bin included; the last bin takes all that is longer."""
+    """Counts sentences by length, both ends of a bin included; the last bin holds all longer ones."""
     if not length_counts:
         return []
     longest = max(length_counts)
@@ -139,7 +139,7 @@ def _corpora_figures(corpus: PreparedCorpus) -> list[Figures]:
 
 def _batch_figures(corpus: PreparedCorpus, batch_tokens: int) -> Figures:
     settings = BatchSettings(batch_tokens, virtual_workers=1, max_tokens=MAX_TOKENS, seed=1)
-    # The end mark makes every sentence longer by one.
+    # EOS makes every sentence longer by one.
     too_long = (num for length, num in corpus.train_length_counts.items() if length + 1 > settings.longest_used)
     num_left_out = sum(too_long)
     return {
@@ -151,19 +151,19 @@ def _batch_figures(corpus: PreparedCorpus, batch_tokens: int) -> Figures:
 
 
 def _plan_batches(corpus: PreparedCorpus, settings: BatchSettings) -> Figures:
-    """Padding of the first pools of a training; nothing is known if no pair can be learned from."""
+    """Padding in the first pools of training; unknown if no pair can be used."""
     num_batches = num_pairs = num_tokens = num_positions = 0
     pairs = corpus.split("train")
-    mixture = Mixture(corpus.train_corpora, (Stage(0, base_weights(corpus.train_corpora, {})),))
+    mixture = Mixture(corpus.train_corpora, (MixtureStage(0, base_weights(corpus.train_corpora, {})),))
     try:
         stream = BatchStream(pairs, corpus.train_length_counts, mixture, settings)
         while stream.position.epoch == 0 and stream.position.pool < NUM_POOLS_PLANNED:
             step = stream.next_step()
             num_batches += 1
-            num_pairs += sum(map(len, step.parts))
+            num_pairs += sum(map(len, step.micro_batches))
             num_tokens += step.num_tokens
             num_positions += step.num_padded_tokens
-    except UserError:  # a corpus that these settings cannot be trained on is described all the same
+    except UserError:  # also a corpus that cannot be trained on with these settings is described
         num_batches = num_pairs = num_tokens = num_positions = 0
     return {
         "padding_share": _ratio(num_positions - num_tokens, num_positions),
@@ -176,7 +176,7 @@ def _plan_batches(corpus: PreparedCorpus, settings: BatchSettings) -> Figures:
 
 
 def statistics_page(corpus: PreparedCorpus, batch_tokens: Sequence[int] = (1024, 4096, 16384)) -> str:
-    """The figures as a page of Markdown that can be read in a terminal too."""
+    """Returns the figures as a Markdown page that is also readable in a terminal."""
     figures = corpus_figures(corpus, batch_tokens)
     sections = (
         _size_section(figures),
@@ -192,13 +192,13 @@ def _size_section(figures: Figures) -> Iterator[str]:
     train, cleaning = figures["splits"]["train"], figures["cleaning"]
     source_mb, target_mb = train["source"]["text_mb"], train["target"]["text_mb"]
     yield (
-        f"The training set has {train['num_pairs']:,} lines a side: {_megabytes(source_mb)} MB of source and "
+        f"The training set has {train['num_pairs']:,} lines per side: {_megabytes(source_mb)} MB of source and "
         f"{_megabytes(target_mb)} MB of target text, {_megabytes(source_mb + target_mb)} MB together "
         "(1 MB = 10^6 bytes; plain UTF-8 text, line ends included)."
     )
     yield (
         f"It comes from {cleaning['num_read']:,} pairs, of which cleaning dropped {cleaning['num_dropped']:,} "
-        f"(see cleaning.md){_set_apart(figures)}."
+        f"(see cleaning.md){_held_out(figures)}."
     )
     yield ""
     rows = [
@@ -209,10 +209,10 @@ def _size_section(figures: Figures) -> Iterator[str]:
     yield ""
 
 
-def _set_apart(figures: Figures) -> str:
-    num_apart = figures["cleaning"]["num_kept"] - figures["splits"]["train"]["num_pairs"]
+def _held_out(figures: Figures) -> str:
+    num_held_out = figures["cleaning"]["num_kept"] - figures["splits"]["train"]["num_pairs"]
     bad = f"; {figures['num_bad_lines']:,} more could not be read" if figures["num_bad_lines"] else ""
-    return (f" and {num_apart:,} were set apart for dev and test" if num_apart > 0 else "") + bad
+    return (f" and {num_held_out:,} were held out for dev and test" if num_held_out > 0 else "") + bad
 
 
 def _split_name(name: str, split: Figures) -> str:
@@ -229,24 +229,24 @@ def _corpora_section(figures: Figures) -> Iterator[str]:
         yield ""
         yield from _table(("corpus", "pairs", "weight", "share of an epoch"), rows)
         yield ""
-        yield "The weight is how often each pair is seen in an epoch; [data.weights] of a run can change it."
+        yield "The weight is how often each pair is used per epoch; [data.weights] of a run can change it."
         yield ""
 
 
-# What a row of the table is called, and how it is told from the figures of a side.
+# Name of each row of the table, and how to format it from the figures of a side.
 _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("MB of text", lambda side: _megabytes(side["text_mb"])),
-    ("MB of text in pieces", lambda side: _megabytes(side["piece_text_mb"])),
+    ("MB of text in subwords", lambda side: _megabytes(side["piece_text_mb"])),
     ("MB of ids on disk", lambda side: _megabytes(side["ids_mb"])),
     ("words", lambda side: f"{side['num_words']:,}"),
-    ("pieces", lambda side: f"{side['num_pieces']:,}"),
-    ("pieces a word", lambda side: _decimal(side["pieces_per_word"], 2)),
-    ("pieces a sentence, mean", lambda side: _decimal(side["mean_length"], 1)),
+    ("subwords", lambda side: f"{side['num_pieces']:,}"),
+    ("subwords per word", lambda side: _decimal(side["pieces_per_word"], 2)),
+    ("subwords per sentence, mean", lambda side: _decimal(side["mean_length"], 1)),
     ("– median", lambda side: _decimal(side["median_length"], 0)),
     ("– 95 % have at most", lambda side: _decimal(side["length_within_95_percent"], 0)),
     ("– 99 % have at most", lambda side: _decimal(side["length_within_99_percent"], 0)),
     ("– longest", lambda side: _decimal(side["max_length"], 0)),
-    ("unknown pieces", lambda side: f"{side['num_unknown']:,}"),
+    ("unknown subwords", lambda side: f"{side['num_unknown']:,}"),
     ("– share", lambda side: _percent(side["unknown_share"])),
     ("vocabulary", lambda side: f"{side['vocabulary_size']:,}"),
     ("– of which used", lambda side: f"{side['num_pieces_used']:,}"),
@@ -256,34 +256,34 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 
 def _text_section(figures: Figures) -> Iterator[str]:
     columns = [(f"{name} {side}", figures["splits"][name][side]) for name in SPLIT_NAMES for side in SIDES]
-    yield "## Text and pieces"
+    yield "## Text and subwords"
     yield ""
-    yield _vocabulary_sentence(figures["tokenizer"])
+    yield _describe_vocabulary(figures["tokenizer"])
     yield ""
     yield from _table(
         ("", *(title for title, _ in columns)),
-        [(name, *(tell(side) for _, side in columns)) for name, tell in _ROWS],
+        [(name, *(format_cell(side) for _, side in columns)) for name, format_cell in _ROWS],
     )
     yield ""
     yield (
-        "The fewer pieces a word takes, the more of the words the vocabulary holds whole. Unknown pieces stand for "
-        "characters it lacks, which a model can neither read nor write. Pieces that the training text does not use are "
-        "not learned; of a shared vocabulary, each side uses its own part. Text in pieces is the size of the file that "
-        "`dragoman tokenize` would write."
+        "The fewer subwords per word, the more words are in the vocabulary as a whole. Unknown subwords stand for "
+        "characters that the vocabulary lacks; a model can neither read nor write them. Subwords that the training "
+        "text does not use are not learned; of a joint vocabulary, each side uses a subset. Text in subwords is the "
+        "size of the file that `dragoman tokenize` would write."
     )
     yield ""
 
 
-def _vocabulary_sentence(tokenizer: Figures) -> str:
-    sample = "taken over from elsewhere"
+def _describe_vocabulary(tokenizer: Figures) -> str:
+    sample = "copied from another corpus"
     if tokenizer["num_sample_lines"]:
         size = f"{tokenizer['num_sample_lines']:,} lines ({_megabytes(tokenizer['sample_mb'])} MB)"
         sample = f"trained on {size}" if tokenizer["is_joint"] else f"each trained on up to {size}"
     if tokenizer["is_joint"]:
-        return f"Source and target share one vocabulary of {tokenizer['num_source_pieces']:,} pieces, {sample}."
+        return f"Source and target share one vocabulary of {tokenizer['num_source_pieces']:,} subwords, {sample}."
     return (
-        f"Source and target have vocabularies of their own, of {tokenizer['num_source_pieces']:,} and "
-        f"{tokenizer['num_target_pieces']:,} pieces, {sample}."
+        f"Source and target have separate vocabularies of {tokenizer['num_source_pieces']:,} and "
+        f"{tokenizer['num_target_pieces']:,} subwords, {sample}."
     )
 
 
@@ -303,14 +303,14 @@ def _draw_histogram(bins: Sequence[Mapping[str, int]]) -> list[str]:
     name_width, count_width = (max(map(len, ("", *texts))) for texts in (names, counts))
     most = max((each["num_sentences"] for each in bins), default=0)
     lines = [
-        f"{name:>{name_width}} pieces  {count:>{count_width}}  {_bar(each['num_sentences'], most)}"
+        f"{name:>{name_width}} subwords  {count:>{count_width}}  {_bar(each['num_sentences'], most)}"
         for name, count, each in zip(names, counts, bins, strict=True)
     ]
     return [line.rstrip() for line in lines]
 
 
 def _bar(number: int, most: int) -> str:
-    # A sliver for what is too few to be drawn, since it is not nothing.
+    # A thin bar for counts too small to draw.
     return "█" * round(BAR_WIDTH * number / most) or ("▏" if number else "")
 
 
@@ -327,17 +327,17 @@ def _padding_section(figures: Figures) -> Iterator[str]:
     ]
     yield "## Padding to expect"
     yield ""
-    yield from _table(("tokens a batch", "padding", "pairs a batch", "pairs left out", "share left out"), rows)
+    yield from _table(("tokens per batch", "padding", "pairs per batch", "pairs left out", "share left out"), rows)
     yield ""
     yield (
-        "A batch is what one virtual worker computes at a time; padding is the share of its positions that hold no "
-        f"token. Pairs with a side of more than {MAX_TOKENS} pieces, or of more than a batch holds, are left out of "
-        "training (end mark included; data.max_tokens sets the first limit)."
+        "A batch is what one virtual worker computes at a time; padding is the share of its positions without a "
+        f"token. Training leaves out pairs with a side of more than {MAX_TOKENS} subwords (set by data.max_tokens) or "
+        "of more than a batch holds, EOS included."
     )
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """An aligned table: the first column to the left, figures to the right."""
+    """Formats an aligned table: the first column to the left, figures to the right."""
     widths = [max(3, *map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     for row in (header, rule, *rows):
@@ -364,7 +364,7 @@ def _percent(share: float | None) -> str:
 
 
 def describe_corpus(corpus: PreparedCorpus) -> list[str]:
-    """What to print when a corpus was prepared: what cleaning dropped, how large the splits are, where more stands."""
+    """Lines to print after a preparation: dropped pairs, sizes of the splits, and where to find more."""
     manifest = corpus.manifest
     return [
         kept_message(manifest.cleaning),
@@ -381,14 +381,14 @@ def _split_line(name: SplitName, split: SplitRecord) -> str:
     return (
         f"{name}: {split.num_pairs:,} pairs, {_megabytes(source.num_bytes / BYTES_PER_MB)} MB source and "
         f"{_megabytes(target.num_bytes / BYTES_PER_MB)} MB target text, {source.num_tokens:,} source and "
-        f"{target.num_tokens:,} target pieces"
+        f"{target.num_tokens:,} target subwords"
     )
 
 
 def _bad_line_lines(bad_lines: Sequence[str]) -> list[str]:
     if not bad_lines:
         return []
-    shown = [f"  {visible(sentence)}" for sentence in bad_lines[:MAX_BAD_LINES_SHOWN]]
+    shown = [f"  {visible(line)}" for line in bad_lines[:MAX_BAD_LINES_SHOWN]]
     num_more = len(bad_lines) - len(shown)
     noun = "line was" if len(bad_lines) == 1 else "lines were"
     more = [f"  and {num_more:,} more, all in manifest.json"] if num_more else []

@@ -1,11 +1,10 @@
-"""`--engine ray` on a Ray cluster of two workers on this machine: the same bytes, and clear words without a cluster."""
+"""Tests of `--engine ray` on a Ray cluster of two workers on this machine: the same bytes, and clear errors."""
 
 import os
 import secrets
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +17,11 @@ pytest.importorskip("ray", reason="Ray is an optional dependency: pip install 'd
 pytestmark = pytest.mark.slow
 
 # As in test_prepare_command.py: little text in many blocks and shards.
-SMALL_PIECES = """
+PROGRAM = """
 import dragoman.cli
 import dragoman.corpus.formats.blocks as blocks
-import dragoman.corpus.preparation.shuffle_stage as shuffling
-blocks.BLOCK_BYTES, shuffling.SHARD_TEXT_BYTES = 10_000, 30_000
+import dragoman.corpus.preparation.shuffle_stage as shuffle_stage
+blocks.BLOCK_BYTES, shuffle_stage.SHARD_TEXT_BYTES = 10_000, 30_000
 dragoman.cli.main()
 """
 # A cluster in the hands of one process: it starts the cluster, says where it is, and ends it when its input ends.
@@ -44,9 +43,9 @@ START_SECONDS = 120
 
 
 def prepare(files: Files, out: Path, *more: object, code: int = 0, **variables: str) -> str:
-    options = ["--source", files[0], "--target", files[1], "--out", out, "--json", *more]
+    options = ["--source", files[0], "--target", files[1], "--out", out, "--discard-work", "--json", *more]
     done = subprocess.run(
-        [sys.executable, "-c", SMALL_PIECES, "prepare", *map(str, options)],
+        [sys.executable, "-c", PROGRAM, "prepare", *map(str, options)],
         capture_output=True,
         text=True,
         timeout=200,
@@ -65,7 +64,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 # Before the others: a cluster that runs on this machine would be found.
 @pytest.mark.parametrize("variables", [{}, {"RAY_ADDRESS": "127.0.0.1:1"}])
-def test_without_a_cluster_one_sentence_says_what_to_do(files: Files, tmp_path: Path, variables: dict[str, str]):
+def test_without_a_cluster_one_message_says_what_to_do(files: Files, tmp_path: Path, variables: dict[str, str]):
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         message = prepare(files, tmp_path / "out", "--engine", "ray", code=1, RAY_TMPDIR=folder, **variables)
     assert "No Ray cluster was found" in message
@@ -107,15 +106,13 @@ def cluster() -> Iterator[str]:
 @pytest.mark.timeout(START_SECONDS + 300)
 def test_a_cluster_gives_the_same_bytes_as_this_machine(cluster: str, files: Files, tmp_path: Path):
     prepare(files, tmp_path / "local", "--vocab-size", 300)
-    begin = time.monotonic()
     prepare(files, tmp_path / "ray", "--vocab-size", 300, "--engine", "ray", RAY_ADDRESS=cluster)
-    assert time.monotonic() - begin < START_SECONDS
     assert content_of(tmp_path / "ray") == content_of(tmp_path / "local")
     assert names_in(tmp_path) == {"ray", "local"}
 
 
 @pytest.mark.timeout(START_SECONDS + 300)
-def test_errors_of_pieces_of_work_come_back_as_they_are(cluster: str, files: Files, tmp_path: Path):
+def test_errors_of_tasks_are_reported_unchanged(cluster: str, files: Files, tmp_path: Path):
     message = prepare(files, tmp_path / "out", "--vocab-size", 30_000, "--engine", "ray", code=1, RAY_ADDRESS=cluster)
-    assert "A vocabulary of 30000 pieces was asked for, but this text gives at most" in message.splitlines()[-1]
-    assert names_in(tmp_path) == set()
+    assert "A vocabulary of 30000 subwords was asked for, but this text gives at most" in message.splitlines()[-1]
+    assert names_in(tmp_path) == {".dragoman-work"}

@@ -1,4 +1,4 @@
-"""The sequence of steps: whole epochs within the budget, the same from any position and for any rank."""
+"""Tests of the sequence of steps: whole epochs within the budget, the same from any position and for any rank."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from dragoman.corpus.batching import (
     pad_pairs,
     share_of_rank,
 )
-from dragoman.corpus.mixture import Mixture, Stage
+from dragoman.corpus.mixture import Mixture, MixtureStage
 from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.errors import UserError
 
 Lengths = list[tuple[int, int]]
 LENGTHS = [(3 + i % 17, 2 + i % 13) for i in range(400)]
-ALL_ONCE = Mixture((TrainCorpus("all", 1.0, len(LENGTHS), members=None),), (Stage(0, {"all": 1.0}),))
+ALL_ONCE = Mixture((TrainCorpus("all", 1.0, len(LENGTHS), members=None),), (MixtureStage(0, {"all": 1.0}),))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def make_stream(
     **settings: int,
 ) -> BatchStream:
     counts = Counter(max(pair) for pair in lengths)
-    everything = Mixture((TrainCorpus("all", 1.0, len(lengths), members=None),), (Stage(0, {"all": 1.0}),))
+    everything = Mixture((TrainCorpus("all", 1.0, len(lengths), members=None),), (MixtureStage(0, {"all": 1.0}),))
     return BatchStream(make_pairs(lengths), counts, mixture or everything, make_settings(**settings), position)
 
 
@@ -65,7 +65,7 @@ def make_two_corpora(*stages: tuple[int, float, float]) -> Mixture:
     """Even and odd pairs of `LENGTHS`, with weights from given steps on."""
     halves = [np.arange(first, len(LENGTHS), 2) for first in (0, 1)]
     corpora = tuple(TrainCorpus(name, 1.0, 200, half) for name, half in zip(("even", "odd"), halves, strict=True))
-    return Mixture(corpora, tuple(Stage(step, {"even": even, "odd": odd}) for step, even, odd in stages))
+    return Mixture(corpora, tuple(MixtureStage(step, {"even": even, "odd": odd}) for step, even, odd in stages))
 
 
 def steps_of_epoch(stream: BatchStream) -> Iterator[StepPlan]:
@@ -75,12 +75,12 @@ def steps_of_epoch(stream: BatchStream) -> Iterator[StepPlan]:
 
 
 def pairs_of(plan: StepPlan) -> list[int]:
-    return np.concatenate(plan.parts).tolist()
+    return np.concatenate(plan.micro_batches).tolist()
 
 
 def assert_same(plan: StepPlan, other: StepPlan) -> None:
-    assert [part.tolist() for part in plan.parts] == [part.tolist() for part in other.parts]
-    assert replace(plan, parts=()) == replace(other, parts=())
+    assert [part.tolist() for part in plan.micro_batches] == [part.tolist() for part in other.micro_batches]
+    assert replace(plan, micro_batches=()) == replace(other, micro_batches=())
 
 
 pair_lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=300)
@@ -93,7 +93,7 @@ def test_an_epoch_holds_every_usable_pair_once_within_the_budget(lengths, virtua
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "POOL_MICRO_BATCHES", pool_micro_batches)
         if not usable:
-            with pytest.raises(UserError, match="No training pair has at most 40 pieces a side"):
+            with pytest.raises(UserError, match="No training pair has at most 40 subwords per side"):
                 make_stream(lengths, **settings)
             return
         stream = make_stream(lengths, **settings)
@@ -101,8 +101,8 @@ def test_an_epoch_holds_every_usable_pair_once_within_the_budget(lengths, virtua
         seen: Counter[int] = Counter()
         while sum(seen.values()) < len(usable):
             plan = stream.next_step()
-            assert len(plan.parts) == virtual_workers
-            for part in plan.parts:
+            assert len(plan.micro_batches) == virtual_workers
+            for part in plan.micro_batches:
                 seen.update(part.tolist())
                 assert len(part) * max((max(lengths[i]) + 1 for i in part), default=0) <= 50
             assert plan.num_target_tokens == sum(lengths[i][1] + 1 for i in pairs_of(plan))
@@ -116,8 +116,8 @@ def test_only_the_last_step_of_an_epoch_has_idle_virtual_workers():
     stream = make_stream(virtual_workers=5, global_batch_tokens=250)
     *full, last = steps_of_epoch(stream)
     assert stream.position == BatchPosition(epoch=1, step=len(full) + 1)
-    assert all(len(part) for plan in full for part in plan.parts)
-    is_busy = [bool(len(part)) for part in last.parts]
+    assert all(len(part) for plan in full for part in plan.micro_batches)
+    is_busy = [bool(len(part)) for part in last.micro_batches]
     assert is_busy == sorted(is_busy, reverse=True)
     assert is_busy[0]
 
@@ -162,8 +162,8 @@ def test_ranks_that_plan_for_themselves_share_every_step_between_them(num_ranks,
     shares = [share_of_rank(8, rank, num_ranks) for rank in range(num_ranks)]
     for expected in steps_of_epoch(make_stream(virtual_workers=8, global_batch_tokens=400, seed=seed)):
         plans = [stream.next_step() for stream in streams]
-        together = [plan.parts[v].tolist() for plan, share in zip(plans, shares, strict=True) for v in share]
-        assert together == [part.tolist() for part in expected.parts]
+        together = [plan.micro_batches[v].tolist() for plan, share in zip(plans, shares, strict=True) for v in share]
+        assert together == [part.tolist() for part in expected.micro_batches]
         assert {plan.num_target_tokens for plan in plans} == {expected.num_target_tokens}
 
 
@@ -172,7 +172,7 @@ def test_epochs_and_seeds_differ():
     second_epoch = make_stream(position=BatchPosition(epoch=1)).next_step()
     other_seed = make_stream(seed=2).next_step()
     for other in (second_epoch, other_seed):
-        assert {*first.parts[0].tolist()} != {*other.parts[0].tolist()}
+        assert {*first.micro_batches[0].tolist()} != {*other.micro_batches[0].tolist()}
 
 
 @pytest.mark.parametrize("even", [0.0, 0.5, 1.0, 2.25])
@@ -213,8 +213,8 @@ def test_a_stage_that_begins_where_an_epoch_does_skips_none():
 def test_a_mixture_of_nothing_but_long_pairs_is_refused_in_words():
     lengths = [(5, 5), (99, 99)]
     corpora = (TrainCorpus("short", 1.0, 1, np.array([0])), TrainCorpus("long", 1.0, 1, np.array([1])))
-    stream = make_stream(lengths, Mixture(corpora, (Stage(0, {"short": 0.0, "long": 1.0}),)))
-    with pytest.raises(UserError, match="No pair of the training corpora with a weight above 0 has at most 40 pieces"):
+    stream = make_stream(lengths, Mixture(corpora, (MixtureStage(0, {"short": 0.0, "long": 1.0}),)))
+    with pytest.raises(UserError, match="with a weight above 0 has at most 40 subwords"):
         stream.next_step()
 
 
@@ -251,7 +251,7 @@ def test_a_large_corpus_costs_what_a_pool_costs():
     num_pairs = 2**32
     length = np.int64(20)
     pairs = SimpleNamespace(lengths=lambda indices: (length + indices % 7, length + indices % 5))
-    everything = Mixture((TrainCorpus("all", 1.0, num_pairs, members=None),), (Stage(0, {"all": 1.0}),))
+    everything = Mixture((TrainCorpus("all", 1.0, num_pairs, members=None),), (MixtureStage(0, {"all": 1.0}),))
     position = BatchPosition(epoch=2, pool=1_000_000, micro_batch=3, step=10**9)
     stream = BatchStream(pairs, {25: num_pairs}, everything, make_settings(), position)
     assert all(0 <= pair < num_pairs for pair in pairs_of(stream.next_step()))

@@ -1,4 +1,4 @@
-"""Mixtures: every pair as often as its weight says, in an order found from positions alone."""
+"""Tests of mixtures: every pair is used as often as its weight says, in an order computed from positions."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dragoman.corpus import mixture as mixture_module
-from dragoman.corpus.mixture import EpochOrder, Mixture, Stage, build_stages, stages_begun
+from dragoman.corpus.mixture import EpochOrder, Mixture, MixtureStage, build_stages, stages_begun
 from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import DataSettings, build_settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError
@@ -123,7 +123,7 @@ def test_corpora_take_turns_otherwise_in_each_epoch():
 
 @pytest.mark.parametrize("weights", [[0.0, 0.0], [0.0, 0.001]])
 def test_weights_that_leave_nothing_are_refused(weights):
-    with pytest.raises(UsageError, match=r"leave no pair to learn from.*data.weights or data.stages"):
+    with pytest.raises(UsageError, match=r"leave no pair to train on.*data.weights or data.stages"):
         make_order(make_corpora(100, 100, weights=weights))
 
 
@@ -138,7 +138,7 @@ def test_absurd_weights_are_refused(weight):
 
 def test_without_settings_the_recorded_weights_hold():
     mixture = Mixture.build(make_corpora(10, 20, weights=[1.0, 0.5]), data_settings())
-    assert mixture.stages == (Stage(0, {"a": 1.0, "b": 0.5}),)
+    assert mixture.stages == (MixtureStage(0, {"a": 1.0, "b": 0.5}),)
 
 
 def test_settings_override_recorded_weights_and_stages_override_settings():
@@ -146,9 +146,9 @@ def test_settings_override_recorded_weights_and_stages_override_settings():
     data = data_settings(weights={"b": 3}, stages=stages)
     mixture = Mixture.build(make_corpora(1, 1, 1, weights=[1.0, 1.0, 0.5]), data)
     assert mixture.stages == (
-        Stage(0, {"a": 1.0, "b": 3.0, "c": 0.5}),
-        Stage(100, {"a": 0.0, "b": 3.0, "c": 0.5}),
-        Stage(200, {"a": 1.0, "b": 3.0, "c": 5.0}),
+        MixtureStage(0, {"a": 1.0, "b": 3.0, "c": 0.5}),
+        MixtureStage(100, {"a": 0.0, "b": 3.0, "c": 0.5}),
+        MixtureStage(200, {"a": 1.0, "b": 3.0, "c": 5.0}),
     )
     assert [mixture.stage_at(step).from_step for step in (0, 99, 100, 199, 200, 10**9)] == [0, 0, 100, 100, 200, 200]
     assert [step for step in range(300) if mixture.is_stage_begin(step)] == [0, 100, 200]
@@ -156,7 +156,7 @@ def test_settings_override_recorded_weights_and_stages_override_settings():
 
 def test_a_stage_from_step_0_replaces_what_would_hold_before_it():
     data = data_settings(weights={"a": 7}, stages=[{"from_step": 0, "weights": {"a": 2}}])
-    assert build_stages(make_corpora(5), data) == (Stage(0, {"a": 2.0}),)
+    assert build_stages(make_corpora(5), data) == (MixtureStage(0, {"a": 2.0}),)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +182,18 @@ def test_every_stage_must_leave_something():
 
 
 def test_a_stage_has_begun_when_one_of_its_steps_was_made():
-    stages = (Stage(0, {}), Stage(10, {}), Stage(20, {}))
+    stages = (MixtureStage(0, {}), MixtureStage(10, {}), MixtureStage(20, {}))
     begun = {num_steps: len(stages_begun(stages, num_steps)) for num_steps in (0, 1, 10, 11, 20, 21)}
     assert begun == {0: 0, 1: 1, 10: 1, 11: 2, 20: 2, 21: 3}
 
 
-def test_a_mixture_is_told_in_one_sentence_a_stage():
+def test_a_mixture_is_described_in_one_message_per_stage():
     corpora = make_corpora(1_500, 500)
     assert Mixture.build(corpora, data_settings()).describe() == ["An epoch has 2,000 pairs: a 75.0%, b 25.0%."]
     staged = Mixture.build(corpora, data_settings(stages=[{"from_step": 1_000, "weights": {"a": 0, "b": 2}}]))
     assert staged.describe() == [
-        "From step 0 on, an epoch has 2,000 pairs: a 75.0%, b 25.0%.",
-        "From step 1,000 on, an epoch has 1,000 pairs: a 0.0%, b 100.0%.",
+        "From step 0, an epoch has 2,000 pairs: a 75.0%, b 25.0%.",
+        "From step 1,000, an epoch has 1,000 pairs: a 0.0%, b 100.0%.",
     ]
 
 
@@ -253,7 +253,7 @@ def test_weights_and_stages_can_be_set_on_the_command_line():
         ("data.stages=[{from_step = 5}]", r"data.stages.1.weights is missing"),
         ("data.stages=[{from_step = -5, weights = {}}]", r"data.stages.1.from_step = -5: "),
         ("data.stages=[{from_stp = 5, weights = {}}]", r"data.stages.1.from_st"),
-        ("data.stages=[{from_step=5, weights={}}, {from_step=5, weights={}}]", "data.stages must have .* that rises"),
+        ("data.stages=[{from_step=5, weights={}}, {from_step=5, weights={}}]", "data.stages must .* increases"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(override, words):

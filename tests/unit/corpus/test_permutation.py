@@ -1,4 +1,4 @@
-"""A computed shuffle: every index once, well mixed, the same everywhere."""
+"""Tests of the computed shuffle: every index once, well mixed, the same on every platform."""
 
 import time
 
@@ -29,7 +29,7 @@ def test_of_any_size_places_are_inside_and_differ(size, seed, data):
 
 
 @given(st.integers(1, 10**6), st.integers(0, 1_000))
-def test_a_place_does_not_depend_on_what_else_is_asked(size, index):
+def test_a_place_does_not_depend_on_the_other_indices(size, index):
     index %= size
     alone = Permutation(size, (7,))(np.array([index]))
     among_others = Permutation(size, (7,))(np.arange(index + 1))
@@ -48,8 +48,8 @@ def test_over_many_keys_each_index_goes_everywhere_equally_often(size):
 
 
 @pytest.mark.parametrize("size", [1_000, 4_097, 100_000, 2**40])
-def test_neighbours_are_torn_apart(size):
-    """Places of consecutive indices fill ten parts of the range evenly, and tell nothing of each other."""
+def test_neighbours_are_spread_evenly(size):
+    """Places of consecutive indices fill ten bins of the range evenly, and are not correlated."""
     num_indices = min(size, 20_000)
     places = Permutation(size, (3,))(np.arange(num_indices)) / size
     parts = np.bincount((places * 10).astype(int), minlength=10)
@@ -79,7 +79,7 @@ def test_any_integers_may_ask(dtype):
     assert Permutation(99, (1,))(np.arange(99, dtype=dtype)).tolist() == permute_all(99, 1)
 
 
-def test_no_index_asked_none_answered():
+def test_no_indices_give_no_places():
     assert Permutation(99, (1,))(np.arange(0)).tolist() == []
 
 
@@ -89,9 +89,15 @@ def test_impossible_sizes_are_programmer_errors(size):
         Permutation(size, ())
 
 
-def test_it_takes_less_than_a_microsecond_an_index():
-    """Measured: 0.05 to 0.2; the bound leaves room for a busy machine."""
-    shuffle, indices = Permutation(2**25 + 1, (1,)), np.arange(100_000)  # the worst size: half of all walk on
-    begin = time.process_time()
-    shuffle(indices)
-    assert time.process_time() - begin < 0.1
+def test_it_takes_less_than_a_microsecond_per_index():
+    """Measured: 0.05 to 0.2 µs per index; the best of five leaves room for a busy machine."""
+    shuffle, indices = (
+        Permutation(2**25 + 1, (1,)),
+        np.arange(100_000),
+    )  # the worst size: half are permuted twice
+    seconds = []
+    for _ in range(5):
+        begin = time.process_time()
+        shuffle(indices)
+        seconds.append(time.process_time() - begin)
+    assert min(seconds) < 0.1

@@ -1,4 +1,4 @@
-"""The figures of a prepared corpus against the text itself, and pages that can be read whatever is in it."""
+"""Tests of the statistics of a prepared corpus against its text, and of pages that any text leaves readable."""
 
 import io
 import json
@@ -79,10 +79,10 @@ def test_sizes_are_those_of_the_files(plain: PreparedCorpus):
     files = shard_files(plain.folder / "dev", 0)
     num_bytes = sum(path.stat().st_size for path in files)
     assert split["source"]["ids_mb"] + split["target"]["ids_mb"] == pytest.approx(num_bytes / 1e6)
-    pieces = io.BytesIO()
+    subwords = io.BytesIO()
     with (plain.folder / "dev.target.txt").open("rb") as text:
-        tokenize_stream(plain.target_tokenizer, text, pieces, as_ids=False)
-    assert split["target"]["piece_text_mb"] == len(pieces.getvalue()) / 1e6
+        tokenize_stream(plain.target_tokenizer, text, subwords, as_ids=False)
+    assert split["target"]["piece_text_mb"] == len(subwords.getvalue()) / 1e6
 
 
 @pytest.mark.parametrize("which", ["plain", "mixed"])
@@ -129,7 +129,7 @@ def test_what_cannot_be_trained_on_is_described_all_the_same(plain: PreparedCorp
     assert (figures["padding_share"], figures["pairs_per_batch"], figures["left_out_share"]) == (None, None, 1.0)
     weightless = [record.model_copy(update={"weight": 0.0}) for record in plain.manifest.corpora]
     page = statistics_page(with_changes(plain, corpora=tuple(weightless)))
-    assert "| 4,096          |       – |" in page
+    assert "| 4,096            |       – |" in page
 
 
 def test_damage_is_not_taken_for_a_corpus_without_pairs(plain: PreparedCorpus, tmp_path: Path):
@@ -142,10 +142,10 @@ def test_the_page_answers_how_big_the_training_set_is(plain: PreparedCorpus):
     source, target = train.source.num_bytes / 1e6, train.target.num_bytes / 1e6
     page = statistics_page(plain)
     assert (
-        f"The training set has 1,000 lines a side: {source:.3f} MB of source and {target:.3f} MB of target text, "
+        f"The training set has 1,000 lines per side: {source:.3f} MB of source and {target:.3f} MB of target text, "
         f"{source + target:.3f} MB together (1 MB = 10^6 bytes;" in page
     )
-    assert "Source and target share one vocabulary of 500 pieces, trained on 2,000 lines" in page
+    assert "Source and target share one vocabulary of 500 subwords, trained on 2,000 lines" in page
     assert "## Corpora" not in page
     assert [f"| {size:,}" in page for size in (1024, 4096, 16384)] == [True] * 3
 
@@ -154,17 +154,17 @@ def test_the_page_tells_what_became_of_every_pair(mixed: PreparedCorpus):
     page = statistics_page(mixed, [4096])
     num_dropped = corpus_figures(mixed, [])["cleaning"]["num_dropped"]
     assert (
-        f"It comes from 604 pairs, of which cleaning dropped {num_dropped:,} (see cleaning.md) and 20 were set apart "
+        f"It comes from 604 pairs, of which cleaning dropped {num_dropped:,} (see cleaning.md) and 20 were held out "
         "for dev and test; 1 more could not be read." in page
     )
     assert "| dev, held out from training  |" in page
-    assert "have vocabularies of their own, of 200 and 200 pieces, each trained on up to" in page
+    assert "have separate vocabularies of 200 and 200 subwords, each trained on up to" in page
     assert "| evil   |" in page
 
 
 def test_a_vocabulary_from_elsewhere_is_said_to_be(plain: PreparedCorpus):
     tokenizer = plain.manifest.tokenizer.model_copy(update={"num_sample_lines": 0, "num_sample_bytes": 0})
-    assert "one vocabulary of 500 pieces, taken over from elsewhere." in statistics_page(
+    assert "one vocabulary of 500 subwords, copied from another corpus." in statistics_page(
         with_changes(plain, tokenizer=tokenizer)
     )
 
@@ -211,7 +211,7 @@ def test_after_a_preparation_the_short_text_tells_what_happened(mixed: PreparedC
     assert [line.split(":")[0] for line in lines if " pairs, " in line] == ["train", "dev", "test"]
     train = mixed.manifest.splits["train"]
     assert f"{train.num_pairs} pairs, 0.0" in "\n".join(lines)
-    assert f"{train.source.num_tokens:,} source and {train.target.num_tokens:,} target pieces" in "\n".join(lines)
+    assert f"{train.source.num_tokens:,} source and {train.target.num_tokens:,} target subwords" in "\n".join(lines)
     assert "1 bad line was skipped:" in lines
     assert any("evil.en, line 4: is not UTF-8" in line for line in lines)
     assert lines[-1] == f"More in {mixed.folder / 'cleaning.md'} and {mixed.folder / 'statistics.md'}"

@@ -1,8 +1,9 @@
-"""The tokenizer gives text back unchanged, the same bytes for the same text, and clear errors."""
+"""Tests of the tokenizer: text comes back unchanged, training is reproducible, errors are clear."""
 
 import io
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from dragoman.corpus.tokenizer import (
     TokenizerDesign,
     VocabularyTooLarge,
     VocabularyTooSmall,
+    WordEncoder,
     padded_vocab_size,
     train_tokenizer,
 )
@@ -63,7 +65,7 @@ def tokenizers() -> list[Tokenizer]:
     return [Tokenizer(train_tokenizer(LINES, 64 + 256 * design.byte_fallback, design)) for design in DESIGNS]
 
 
-def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
+def test_special_subwords_have_their_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.subwords([PAD_ID, EOS_ID, BOS_ID, UNK_ID]) == ["<pad>", "</s>", "<s>", "<unk>"]
     assert (PAD_ID, EOS_ID, BOS_ID, UNK_ID) == (0, 1, 2, 3)
 
@@ -72,7 +74,7 @@ def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
 def test_decoding_an_encoded_line_gives_it_back(tokenizer: Tokenizer, lines: list[str]) -> None:
     id_lines = tokenizer.encode_lines(lines)
     assert tokenizer.decode_lines(id_lines) == lines
-    assert all(UNK_ID < piece_id < tokenizer.num_subwords for ids in id_lines for piece_id in ids)
+    assert all(UNK_ID < subword_id < tokenizer.num_subwords for ids in id_lines for subword_id in ids)
 
 
 @given(st.lists(st.text(st.sampled_from(CHARACTERS), max_size=30), max_size=5))
@@ -91,29 +93,29 @@ def test_with_byte_fallback_no_character_is_unknown(tokenizers: list[Tokenizer],
             assert tokenizer.decode_lines([ids]) == [line]
 
 
-def test_symbols_are_one_piece_wherever_they_stand(tokenizers: list[Tokenizer]) -> None:
-    [pieces] = tokenizers[-1].encode_as_subwords(["<bt> the<2de>cat"])
-    assert {"<bt>", "<2de>"} < set(pieces)
+def test_symbols_are_one_subword_anywhere(tokenizers: list[Tokenizer]) -> None:
+    [subwords] = tokenizers[-1].encode_as_subwords(["<bt> the<2de>cat"])
+    assert {"<bt>", "<2de>"} < set(subwords)
 
 
 def test_rare_characters_become_bytes_where_coverage_is_below_one() -> None:
     design = TokenizerDesign(byte_fallback=True, character_coverage=0.99)
     tokenizer = Tokenizer(train_tokenizer(LINES, 320, design))
-    [pieces] = tokenizer.encode_as_subwords(["漢"])
-    assert pieces == ["▁", "<0xE6>", "<0xBC>", "<0xA2>"]
+    [subwords] = tokenizer.encode_as_subwords(["漢"])
+    assert subwords == ["▁", "<0xE6>", "<0xBC>", "<0xA2>"]
     assert tokenizer.decode_lines(tokenizer.encode_lines(LINES)) == LINES
 
 
-def test_bytes_of_pieces_are_those_of_a_file_of_pieces(tokenizer: Tokenizer) -> None:
-    [pieces], [ids] = tokenizer.encode_as_subwords(["the Straße 12"]), tokenizer.encode_lines(["the Straße 12"])
-    assert tokenizer.subword_bytes[ids].sum() + len(ids) == len((" ".join(pieces) + "\n").encode())
+def test_subword_bytes_add_up_to_a_file_of_subwords(tokenizer: Tokenizer) -> None:
+    [subwords], [ids] = tokenizer.encode_as_subwords(["the Straße 12"]), tokenizer.encode_lines(["the Straße 12"])
+    assert tokenizer.subword_bytes[ids].sum() + len(ids) == len((" ".join(subwords) + "\n").encode())
 
 
 def test_spaces_are_not_changed(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode_lines(tokenizer.encode_lines(["  the   cat "])) == ["  the   cat "]
 
 
-def test_special_pieces_in_text_are_only_text(tokenizer: Tokenizer) -> None:
+def test_special_subwords_in_text_are_plain_text(tokenizer: Tokenizer) -> None:
     [ids] = tokenizer.encode_lines(["<s> the </s> <pad>"])
     assert not {PAD_ID, EOS_ID, BOS_ID} & set(ids)
 
@@ -142,9 +144,9 @@ def test_threads_do_not_change_the_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode_lines(LINES, num_threads=2) == tokenizer.encode_lines(LINES)
 
 
-@pytest.mark.parametrize(("num_pieces", "padded"), [(1, 8), (8, 8), (9, 16), (32768, 32768)])
-def test_padded_vocab_size(num_pieces: int, padded: int) -> None:
-    assert padded_vocab_size(num_pieces) == padded
+@pytest.mark.parametrize(("num_subwords", "padded"), [(1, 8), (8, 8), (9, 16), (32768, 32768)])
+def test_padded_vocab_size(num_subwords: int, padded: int) -> None:
+    assert padded_vocab_size(num_subwords) == padded
 
 
 def test_same_lines_give_the_same_bytes() -> None:
@@ -176,7 +178,7 @@ def test_too_large_vocabulary_tells_the_largest(asked: int) -> None:
 
 @pytest.mark.parametrize("asked", [1, 3, 4, 20])
 def test_too_small_vocabulary_tells_the_smallest(asked: int) -> None:
-    with pytest.raises(VocabularyTooSmall, match=f"of {asked} pieces") as failure:
+    with pytest.raises(VocabularyTooSmall, match=f"of {asked} subwords") as failure:
         train_tokenizer(LINES, asked)
     smallest = failure.value.smallest
     assert f"use --vocab-size {smallest} or more" in str(failure.value)
@@ -231,3 +233,79 @@ def test_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
     path.write_bytes(model.getvalue())
     with pytest.raises(UserError, match=r"foreign\.model .*PAD, EOS, BOS and UNK"):
         Tokenizer.load(path)
+
+
+# --- the encoder that remembers words
+
+ENCODER_TEXT = [
+    "the cat sat on the mat",
+    "a dog ran over the cats",
+    "hello  there world 12 34 <bt>",
+    "Ä ö ü ß 日 本 . , -",
+] * 3
+ENCODER_DESIGNS = {
+    "bpe": TokenizerDesign(),
+    "unigram": TokenizerDesign("unigram"),
+    "bytes": TokenizerDesign(byte_fallback=True),
+    "tags": TokenizerDesign(symbols=("<bt>",)),
+}
+ENCODER_SIZES = {"bpe": 70, "unigram": 40, "bytes": 330, "tags": 70}
+ANY_LINES = st.lists(
+    st.one_of(
+        st.text(st.sampled_from("thecatso日ÄQ \t\u00a0<>b1"), max_size=20),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=10),
+    ),
+    max_size=8,
+)
+
+
+@cache
+def load_tokenizer(design: str) -> Tokenizer:
+    return Tokenizer(train_tokenizer(ENCODER_TEXT, ENCODER_SIZES[design], ENCODER_DESIGNS[design]))
+
+
+def unpack(packed: list[bytes]) -> list[list[int]]:
+    return [np.frombuffer(ids, "<u2").tolist() for ids in packed]
+
+
+@pytest.mark.parametrize("design", ENCODER_DESIGNS)
+@given(lines=ANY_LINES)
+def test_word_encoder_gives_the_ids_of_sentencepiece(design: str, lines: list[str]) -> None:
+    tokenizer = load_tokenizer(design)
+    encoder = WordEncoder(tokenizer, "<u2")
+    assert unpack(encoder.encode(lines)) == tokenizer.encode_lines(lines)
+    assert unpack(encoder.encode(lines)) == tokenizer.encode_lines(lines)  # from memory
+
+
+def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.corpus.tokenizer.MAX_WORDS", 3)
+    tokenizer = load_tokenizer("bpe")
+    encoder = WordEncoder(tokenizer, "<u2")
+    for line in ENCODER_TEXT:
+        assert unpack(encoder.encode([line])) == tokenizer.encode_lines([line])
+    assert len(encoder._ids) < 15
+
+
+def test_sentencepiece_encodes_if_subwords_contain_blanks() -> None:
+    class Glued(Tokenizer):
+        has_subwords_across_blanks = True
+
+    lines = ["the cat sat", "the cat"]
+    tokenizer = Glued(train_tokenizer(ENCODER_TEXT, 70))
+    encoder = WordEncoder(tokenizer, "<u2")
+    assert unpack(encoder.encode(lines)) == tokenizer.encode_lines(lines)
+    assert not encoder._ids
+
+
+def test_sentencepiece_encodes_if_the_encoder_differs() -> None:
+    class Odd(Tokenizer):
+        """Encodes the second word of a line in another way than the word alone."""
+
+        def encode_lines(self, lines, num_threads=1):
+            ids = super().encode_lines(lines, num_threads)
+            return [found[:-1] if " " in line else found for line, found in zip(lines, ids, strict=True)]
+
+    tokenizer = Odd(train_tokenizer(ENCODER_TEXT, 70))
+    encoder = WordEncoder(tokenizer, "<u2")
+    encoder.check(["the cat sat"])
+    assert unpack(encoder.encode(["the cat"])) == tokenizer.encode_lines(["the cat"])

@@ -1,4 +1,4 @@
-"""A block on disk gives back its pairs, bucket by bucket, however the buckets are cut into ranges."""
+"""Tests of block files: ranges of buckets give back their pairs."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Decoding the shards gives back the cleaned text, byte for byte, for every line."""
+"""Tests that decoding the shards gives the cleaned text, byte for byte, for every line."""
 
 from collections import Counter
 

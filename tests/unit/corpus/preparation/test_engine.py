@@ -1,4 +1,4 @@
-"""Pieces of work are done in order, a few at a time, by whoever; a worker that dies is no fault of the input."""
+"""Tests of the engines: tasks run in order, a few at a time; a dead worker process is an interruption."""
 
 import multiprocessing
 import operator
@@ -66,15 +66,15 @@ def test_a_worker_that_dies_is_told_and_what_was_done_is_not_thrown_away() -> No
 def test_running_work_is_not_waited_for_when_all_ends(error: type[BaseException]) -> None:
     with suppress(error), open_engine("local", 2, SMALL_BYTES) as engine:
         assert list(engine.map(operator.neg, [1, 2, 3, 4])) == [-1, -2, -3, -4]
-        results = engine.map(time.sleep, [0, 20, 20, 20, 20])
+        results = engine.map(time.sleep, [0, 600, 600, 600, 600])
         next(results)
         begin = time.perf_counter()
         raise error
-    assert time.perf_counter() - begin < 10
+    assert time.perf_counter() - begin < 60
     assert not [child for child in multiprocessing.active_children() if child.is_alive()]
 
 
-def test_errors_of_a_piece_come_back_whole() -> None:
+def test_errors_of_a_task_are_raised_unchanged() -> None:
     with open_engine("local", 2, SMALL_BYTES) as engine:
         for problem in (VocabularyTooLarge(9, 5), VocabularyTooSmall(3, 5), UserError("one message")):
             with pytest.raises(type(problem)) as failure:

@@ -1,4 +1,4 @@
-"""Several corpora with names, weights and tags become one training text whose parts can still be told apart."""
+"""Tests of several corpora with names, weights and tags in one training text."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_tags_stand_before_sources_of_their_corpus_only(tmp_path: Path) -> None:
         assert "<bt>" not in target
     assert corpus.text("dev") == (["<2de> ab"], ["BA"])
     assert decode_split(corpus, "dev") == [("<2de> ab", "BA")]
-    # A tag is one piece; the blank before it is another.
+    # A tag is one subword; the blank before it is another.
     [ids] = corpus.source_tokenizer.encode_lines(["<bt> back"])
     assert "<bt>" in corpus.source_tokenizer.subwords(ids)[:2]
 

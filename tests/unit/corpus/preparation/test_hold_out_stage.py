@@ -1,4 +1,4 @@
-"""Copies, overlaps and held-out sentences: what goes, what stays, and that every pair read is accounted for."""
+"""Tests of dropped copies, overlaps and held-out sentences: every pair that is read is accounted for."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The files of a preparation: found, told apart, hashed; pipes kept for as long as they are needed."""
+"""Tests of the input files of a preparation: checks, keys, and pipes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""From text files to a prepared corpus: whole or not at all, once, the same for the same, and what is wrong named."""
+"""Tests of a whole preparation: reproducible, atomic, and with errors that name the problem."""
 
 import os
 import shutil
@@ -65,9 +65,9 @@ def test_manifest_records_files_and_counts(tmp_path: Path, files: Files) -> None
     assert train.source.num_words == sum(len(line.split()) for line in sources)
     assert train.source.num_tokens == corpus.split("train").source_lengths.sum()
     assert train.source.num_piece_bytes == sum(
-        len(" ".join(pieces).encode()) + 1 for pieces in tokenizer.encode_as_subwords(sources)
+        len(" ".join(subwords).encode()) + 1 for subwords in tokenizer.encode_as_subwords(sources)
     )
-    used = {piece_id for ids in tokenizer.encode_lines(sources) for piece_id in ids}
+    used = {subword_id for ids in tokenizer.encode_lines(sources) for subword_id in ids}
     assert train.source.num_pieces_used == len(used)
     assert sum(train.source.length_counts.values()) == train.num_pairs == 192
     assert sum(length * number for length, number in train.source.length_counts.items()) == train.source.num_tokens

@@ -1,4 +1,4 @@
-"""One shuffle over the whole corpus: a permutation, by the seed alone, that knows nothing of the order of the input."""
+"""Tests of the shuffle over the whole corpus: a permutation decided by the seed, unrelated to the input order."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Vocabularies: of a size that fits, from a sample of stated size, or taken over from elsewhere."""
+"""Tests of vocabularies: their size, the sample they are trained on, and their reuse."""
 
 import shutil
 from pathlib import Path
@@ -103,8 +103,8 @@ def test_the_sample_holds_no_sentence_of_dev_or_test(tmp_path: Path) -> None:
     pairs = [(f"{word} {word} {word}", word.upper()) for word in words]
     corpus = prepare_pairs(tmp_path, pairs, tokenizer=TokenizerSettings(), held_out=4)
     tokenizer = corpus.source_tokenizer
-    pieces = set(tokenizer.subwords(range(tokenizer.num_subwords)))
-    is_learnt = {name: {f"▁{source[:3]}" in pieces for source, _ in decode_split(corpus, name)} for name in SPLITS}
+    subwords = set(tokenizer.subwords(range(tokenizer.num_subwords)))
+    is_learnt = {name: {f"▁{source[:3]}" in subwords for source, _ in decode_split(corpus, name)} for name in SPLITS}
     assert is_learnt == {"train": {True}, "dev": {False}, "test": {False}}
 
 
