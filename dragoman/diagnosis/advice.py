@@ -1,4 +1,4 @@
-"""What would make a step faster, and by how much; and what is wrong with the machines or the links between them.
+"""Advises how to make a step faster, and finds problems of the machines and the links between them.
 
 Each proposal is predicted like the step itself, with one thing changed, and scaled by the ratio of rehearsed steps to
 the model.

@@ -38,7 +38,7 @@ LowTypicalHigh = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known about a run, from its log or from its user."""
+    """Known facts about a run, from its log or from its user."""
 
     seconds_per_step: float
     parameters: int | None = None

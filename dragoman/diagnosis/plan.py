@@ -1,4 +1,4 @@
-"""What a run would take on a cluster that exists on paper only: a step by part, cluster sizes, hours, cost, advice.
+"""Plans a run on paper: the parts of a step, a table of cluster sizes, hours, cost and advice.
 
 Pure functions of a description and of facts about hardware; docs/cost-model.md has the formulas.
 """
@@ -48,7 +48,7 @@ MIN_GAIN = 0.05
 LARGER_BATCH = 4
 HALF_PRECISION_BYTES = 2
 PORTS = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
-"""Ports that people can order, from slow to fast."""
+"""Ports that one can buy, from slow to fast."""
 
 End = Literal["low", "typical", "high"]
 DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES, strict=True)]

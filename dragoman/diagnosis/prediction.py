@@ -1,4 +1,4 @@
-"""How long a step will take, from what a rehearsal measured: with an interval, and by part.
+"""Predicts the time of a step from a rehearsal: with an interval, and by part.
 
 Complete steps that were rehearsed count most. Where a step is too slow to rehearse many, it is assembled from steps
 without exchange and from all-reduces, bucket by bucket as docs/cost-model.md describes.
@@ -81,7 +81,7 @@ class Contention:
 
 @dataclass
 class Measurements:
-    """What a rehearsal measured; filled stage by stage, so that one cut short is still useful."""
+    """Results of a rehearsal, filled stage by stage, so that one cut short is still useful."""
 
     machines: Sequence[str]
     """The machine of each rank."""
@@ -107,7 +107,7 @@ class Measurements:
     step_parts: dict[str, float] = field(default_factory=dict)
     """Seconds of complete steps by part, mean over ranks."""
     notes: list[str] = field(default_factory=list)
-    """What could not be measured."""
+    """Messages about measurements that failed."""
     seconds: float = 0.0
     """How long the rehearsal took."""
 

@@ -67,7 +67,7 @@ class CauseCosts:
 
     seconds: dict[str, float]
     overheads: dict[str, float]
-    """What the overhead consists of, in seconds."""
+    """Seconds of each kind of overhead."""
     excess_of_slowest: float
     """Seconds that the slowest rank works longer than the mean of the others."""
 
@@ -138,7 +138,7 @@ def _excess_of_slowest(step: Step, parts: Mapping[str, float]) -> tuple[float, s
     return excess, max(means, key=lambda name: own[name] - means[name])
 
 
-# Exchange of gradients: buckets travel while backward computes
+# Exchange of gradients: buckets are sent while backward computes
 
 
 def bucket_sizes(num_bytes: int, bucket_bytes: int) -> list[int]:
@@ -162,8 +162,8 @@ def overlap_with_backward(
 ) -> tuple[float, float]:
     """Seconds of transfer during backward (hidden) and after it (exposed).
 
-    Buckets travel one at a time, each as soon as it is ready (in seconds before the end of backward) and the one before
-    it has arrived. During backward a transfer takes `slowdown` times as long.
+    Buckets are sent one at a time, each as soon as it is ready (in seconds before the end of backward) and the one
+    before it has arrived. During backward a transfer takes `slowdown` times as long.
     """
     now, hidden = -math.inf, 0.0
     for seconds_before_end, transfer_seconds in zip(ready, seconds, strict=True):

@@ -1,4 +1,4 @@
-"""What limited a run: one verdict, with its evidence, from the files of the run alone."""
+"""Finds the bottleneck of a run and its evidence, from the files of the run alone."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ SURE_STEPS = 50
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limited a run."""
+    """The bottleneck of a run, with its evidence."""
 
     bottleneck: str
     """compute, network, input, straggler, overhead, or unknown."""

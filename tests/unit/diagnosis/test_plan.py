@@ -64,9 +64,9 @@ def test_two_nodes_at_100_mbit():
 def test_two_nodes_at_faster_links(link, rate):
     """A step takes the time of its bytes on the link, and that of forward, which cannot be hidden."""
     plan = plan_for(link=link)
-    travelling = 365.3e6 / (rate * 0.9564)
-    assert plan.own_size.communication_seconds == pytest.approx(travelling, rel=0.01)
-    assert travelling < plan.step.seconds < travelling + 0.4
+    transfer = 365.3e6 / (rate * 0.9564)
+    assert plan.own_size.communication_seconds == pytest.approx(transfer, rel=0.01)
+    assert transfer < plan.step.seconds < transfer + 0.4
 
 
 def test_half_precision_halves_the_bytes():

@@ -235,7 +235,7 @@ def test_buckets_hold_everything_once(num_bytes, bucket_bytes):
 
 
 @given(transfers, st.floats(1, 5))
-def test_buckets_travel_one_at_a_time_and_never_before_they_are_ready(transfers, slowdown):
+def test_buckets_are_sent_one_at_a_time_and_never_before_they_are_ready(transfers, slowdown):
     ready, seconds = [list(column) for column in zip(*transfers, strict=True)]
     hidden, exposed = overlap_with_backward(ready, seconds, slowdown)
     assert 0 <= hidden <= max(ready)
