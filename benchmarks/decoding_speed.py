@@ -1,7 +1,7 @@
 """Sentences per second of our beam search against a plain one over torch.nn.Transformer: `python decoding_speed.py`.
 
-Random weights would not do: their outputs run into the length limit. So `small` is trained briefly on Multi30k first,
-and both searches use its weights. The plain search has no cache: each step decodes all hypotheses from the beginning.
+Outputs of random weights would always reach the length limit, so `small` is first trained briefly on Multi30k, and both
+searches use its weights. The plain search has no cache: each step decodes all hypotheses from the beginning.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Search = Callable[[list[int]], list[list[int]]]
 
 @dataclass(frozen=True)
 class Turn:
-    """What one search made of some sentences."""
+    """Outputs and time of one search over some sentences."""
 
     num_sentences: int
     seconds: float
@@ -50,12 +50,12 @@ class Turn:
 
     @property
     def sentences_per_second(self) -> float:
-        """The figure of this benchmark."""
+        """Sentences per second."""
         return self.num_sentences / self.seconds
 
 
 def train_briefly(folder: Path, corpus: PreparedCorpus, num_steps: int) -> Transformer:
-    """A model whose outputs have sensible lengths, trained through the command line."""
+    """Trains, through the command line, a model whose outputs have sensible lengths."""
     settings = build_settings(
         {
             "data": {"prepared": str(corpus.folder)},
@@ -83,8 +83,8 @@ def train_briefly(folder: Path, corpus: PreparedCorpus, num_steps: int) -> Trans
     return model.eval()
 
 
-def build_searches(model: Transformer, pairs: ParallelIds, num_pieces: int) -> tuple[Search, Search]:
-    """Ours and the plain one, on the same weights: each takes indices of sources and gives token ids."""
+def build_searches(model: Transformer, pairs: ParallelIds, num_subwords: int) -> tuple[Search, Search]:
+    """Builds our search and the plain one with the same weights: each maps indices of sources to token ids."""
     reference = ReferenceTransformer(model.shape)
     copy_weights(model, reference)
     reference.eval()
@@ -94,10 +94,10 @@ def build_searches(model: Transformer, pairs: ParallelIds, num_pieces: int) -> t
         return torch.from_numpy(source), torch.from_numpy(lengths)
 
     def ours(indices: list[int]) -> list[list[int]]:
-        return [found[0].tokens for found in beam_search(model, *padded(indices), SEARCH, num_pieces)]
+        return [found[0].tokens for found in beam_search(model, *padded(indices), SEARCH, num_subwords)]
 
     def plain(indices: list[int]) -> list[list[int]]:
-        return plain_beam_search(reference, *padded(indices), SEARCH, num_pieces)
+        return plain_beam_search(reference, *padded(indices), SEARCH, num_subwords)
 
     return ours, plain
 
@@ -113,14 +113,14 @@ def take_turn(search: Search, by_length: Sequence[int]) -> Turn:
 
 
 def choose_sentences(pairs: ParallelIds, num_sentences: int) -> list[int]:
-    """Evenly spaced over the test set, then sorted by length; a smaller choice looks like a larger one."""
+    """Chooses sentences evenly over the test set, sorted by length; small choices resemble large ones."""
     num_sentences = min(num_sentences, pairs.num_pairs)
     spread = [number * pairs.num_pairs // num_sentences for number in range(num_sentences)]
     return sorted(spread, key=lambda index: int(pairs.source_lengths[index]))
 
 
 def describe(ours: list[Turn], plain: list[Turn]) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns the content of the result file."""
     common = plain[0].outputs
     num_same = sum(tokens == ours[0].outputs[index] for index, tokens in common.items())
     lengths = [len(tokens) for tokens in ours[0].outputs.values()]
@@ -171,14 +171,14 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures, writes, says; there is no bound to miss, so the exit code is 0."""
+    """Measures, writes and prints the result; there is no bound, so the exit code is 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=3, help="turns of each search (default: 3)")
-    parser.add_argument("--sentences", type=positive_count, default=1_000, help="for ours (default: 1000)")
+    parser.add_argument("--sentences", type=positive_count, default=1_000, help="for our search (default: 1000)")
     parser.add_argument(
-        "--reference-sentences", type=positive_count, default=200, help="for the plain one (default: 200)"
+        "--reference-sentences", type=positive_count, default=200, help="for the plain search (default: 200)"
     )
-    parser.add_argument("--train-steps", type=positive_count, default=150, help="of the brief training (default: 150)")
+    parser.add_argument("--train-steps", type=positive_count, default=150, help="before measuring (default: 150)")
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:

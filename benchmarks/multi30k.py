@@ -1,4 +1,4 @@
-"""Multi30k, English to German, as the benchmarks use it: 8,000 joint pieces, in a folder of its own."""
+"""Multi30k, English to German, as the benchmarks use it: 8,000 joint subwords, in a folder of its own."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The yardstick: `torch.nn.Transformer` with the parts it leaves to its user, as a good engineer would write them.
+"""The reference for comparison: `torch.nn.Transformer` with the code it needs around it, written with care.
 
 Same sizes, dropouts and embeddings as ours, and it can start from the same weights, so that both compute the same
 function. Shape suffixes: B batch, S source positions, T target positions, D model width, V vocabulary.
@@ -38,7 +38,7 @@ class ReferenceTransformer(nn.Module):
         self.embedding = nn.Embedding(shape.target_vocab_size, shape.width)
         self.dropout = nn.Dropout(shape.dropout)
         with warnings.catch_warnings():
-            # It regrets that nested tensors do not go with norm_first; they are for inference only.
+            # It warns that nested tensors do not work with norm_first; they are for inference only.
             warnings.filterwarnings("ignore", message="enable_nested_tensor")
             self.transformer = nn.Transformer(
                 d_model=shape.width,
@@ -56,12 +56,12 @@ class ReferenceTransformer(nn.Module):
         self.positions_TD: Tensor
 
     def encode(self, source_BS: Tensor) -> Tensor:
-        """Encoder states [B, S, D]."""
+        """Returns encoder states [B, S, D]."""
         states: Tensor = self.transformer.encoder(self._embed(source_BS), src_key_padding_mask=source_BS == PAD_ID)
         return states
 
     def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_BS: Tensor) -> Tensor:
-        """Decoder states [B, T, D]; PAD comes last, so the causal mask hides it and no padding mask slows this down."""
+        """Returns decoder states [B, T, D]; PAD comes last, so the causal mask hides it: no padding mask is needed."""
         T = target_BT.shape[1]
         states: Tensor = self.transformer.decoder(
             self._embed(target_BT),
@@ -73,7 +73,7 @@ class ReferenceTransformer(nn.Module):
         return states
 
     def scores(self, states: Tensor) -> Tensor:
-        """Logits over the vocabulary, by the embedding itself."""
+        """Returns logits over the vocabulary, with the shared embedding."""
         return linear(states, self.embedding.weight)
 
     def _embed(self, token_BT: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class ReferenceTransformer(nn.Module):
 def reference_step(
     model: ReferenceTransformer, optimizer: torch.optim.Optimizer, batch: MicroBatch, smoothing: float
 ) -> Tensor:
-    """One update on one batch; returns the mean loss."""
+    """Makes one update on one batch and returns the mean loss."""
     source, target_input, target_output = (
         torch.from_numpy(array) for array in (batch.source, batch.target_input, batch.target_output)
     )
@@ -100,7 +100,7 @@ def reference_step(
 
 
 def copy_weights(ours: Transformer, reference: ReferenceTransformer) -> None:
-    """Gives the reference our weights; its attention biases, which ours has not, become zero."""
+    """Copies our weights to the reference; its attention biases, which ours does not have, become zero."""
     weights = {_reference_name(name): weight for name, weight in ours.state_dict().items()}
     for layer in range(ours.shape.decoder_layers):
         prefix = f"transformer.decoder.layers.{layer}"
@@ -115,7 +115,7 @@ def copy_weights(ours: Transformer, reference: ReferenceTransformer) -> None:
 
 
 def _reference_name(name: str) -> str:
-    """What nn.Transformer calls one of our weights."""
+    """Returns nn.Transformer's name of one of our weights."""
     if name == "target_embedding":
         return "embedding.weight"
     for mine, its in _RENAMED:

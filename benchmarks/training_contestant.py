@@ -1,7 +1,7 @@
 """One contestant of training_speed.py, in a process of its own: `training_contestant.py NAME PREPARED THREADS`.
 
-Each line on standard input is a number of steps to make; each is answered by one line of JSON on standard output.
-Between turns the process sleeps in `readline`, so it costs the others nothing.
+Each line on standard input is a number of steps to make; the answer is one line of JSON on standard output.
+Between turns the process waits in `readline` and uses no CPU.
 """
 
 import json
@@ -19,9 +19,8 @@ from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.run.config import Settings, build_settings
 from dragoman.run.schedule import build_schedule
+from dragoman.training.learner import build_learner, build_stream, set_learning_rate
 from dragoman.training.worker import keep_freed_memory
-from dragoman.training.learner import set_learning_rate
-from dragoman.training.learner import build_learner, build_stream
 
 GLOBAL_BATCH_TOKENS = 4_096
 MATMUL_SIZE = 2_048
@@ -42,7 +41,7 @@ def benchmark_settings(prepared: Path) -> Settings:
 
 
 def our_step(settings: Settings, corpus: PreparedCorpus) -> Step:
-    """The update as `training/trainer.py` makes it."""
+    """Makes an update like `training/trainer.py`."""
     learner = build_learner(settings, corpus, World())
     schedule = build_schedule(settings.training, learner.model.shape.width)
 
@@ -54,7 +53,7 @@ def our_step(settings: Settings, corpus: PreparedCorpus) -> Step:
 
 
 def plain_step(settings: Settings, corpus: PreparedCorpus) -> Step:
-    """The nn.Transformer loop, from the same initial weights."""
+    """Makes an update of the nn.Transformer loop, from the same initial weights."""
     ours = build_learner(settings, corpus, World()).model
     model = ReferenceTransformer(ours.shape)
     copy_weights(ours, model)
@@ -71,7 +70,7 @@ def plain_step(settings: Settings, corpus: PreparedCorpus) -> Step:
 
 
 def trainer_turns(step: Step, settings: Settings, corpus: PreparedCorpus) -> Callable[[int], dict[str, float]]:
-    """Turns of training; reading and padding batches counts, as it does in a run."""
+    """Trains in turns; times reading and padding batches too, as in a run."""
     stream = build_stream(settings, corpus, Mixture.build(corpus.train_corpora, settings.data))
     num_done = 0
 
@@ -96,7 +95,7 @@ def trainer_turns(step: Step, settings: Settings, corpus: PreparedCorpus) -> Cal
 
 
 def matmul_turns() -> Callable[[int], dict[str, float]]:
-    """Turns of square fp32 matrix products: what the machine can do at best, just now."""
+    """Multiplies square fp32 matrices in turns, to measure the machine's current peak."""
     left, right = torch.randn(2, MATMUL_SIZE, MATMUL_SIZE)
     product = torch.empty_like(left)
 
@@ -106,26 +105,26 @@ def matmul_turns() -> Callable[[int], dict[str, float]]:
             begin = time.perf_counter()
             torch.mm(left, right, out=product)
             seconds.append(time.perf_counter() - begin)
-        # The fastest, because a peak is what is asked for.
+        # The fastest one, because the peak is measured.
         return {"seconds": sum(seconds), "gflop_per_second": 2 * MATMUL_SIZE**3 / min(seconds) / 1e9}
 
     return turn
 
 
 def build_turns(name: str, prepared: Path) -> Callable[[int], dict[str, float]]:
-    """The contestant behind a name."""
+    """Builds the contestant of this name."""
     if name == "matmul":
         return matmul_turns()
     settings, corpus = benchmark_settings(prepared), PreparedCorpus.open(prepared)
     if name == "ours":
-        keep_freed_memory()  # as the worker does; the reference lives in another process and is not touched by it
+        keep_freed_memory()  # as the worker does; the reference runs in another process without it
         return trainer_turns(our_step(settings, corpus), settings, corpus)
     assert name == "reference", name
     return trainer_turns(plain_step(settings, corpus), settings, corpus)
 
 
 def main() -> None:
-    """Answers until standard input ends."""
+    """Answers requests until standard input ends."""
     name, prepared, num_threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(num_threads)
     turn = build_turns(name, prepared)

@@ -1,7 +1,7 @@
 """Target tokens per second of our training step against a plain torch.nn.Transformer loop: `python training_speed.py`.
 
-Both train preset `small` on the same Multi30k batches, each in its own process, by turns: noise of the machine hits
-both alike, and the ratio of neighbouring turns is what counts. Ends with exit code 1 where the median ratio is too low.
+Both train preset `small` on the same Multi30k batches, each in its own process, in turns, so that noise of the machine
+hits both; the result is the ratio of neighbouring turns. Exit code 1 if the median ratio is too low.
 """
 
 import argparse
@@ -37,10 +37,10 @@ FLOP_FORMULA = (
 
 
 class Contestant:
-    """A process that makes steps when told to."""
+    """A process that makes steps on request."""
 
     def __init__(self, name: str, prepared: Path) -> None:
-        # Threads from the environment too: OpenMP reads it before torch can be asked.
+        # OpenMP reads the number of threads from the environment before torch can set it.
         environment = os.environ | {"OMP_NUM_THREADS": str(NUM_THREADS)}
         self._name = name
         self._process = subprocess.Popen(
@@ -60,7 +60,7 @@ class Contestant:
         self._process.communicate()
 
     def turn(self, num_steps: int) -> dict[str, float]:
-        """Lets it make so many steps and waits for its figures."""
+        """Makes it train for a number of steps and waits for its figures."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -77,7 +77,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Round:
-    """One turn of everybody."""
+    """One turn of every contestant."""
 
     ours: dict[str, float]
     reference: dict[str, float]
@@ -89,18 +89,18 @@ class Round:
         )
 
     def tokens_per_second(self, name: str) -> float:
-        """Target tokens a second of one contestant."""
+        """Target tokens per second of one contestant."""
         figures = self.ours if name == "ours" else self.reference
         return figures["target_tokens"] / figures["seconds"]
 
     @property
     def ratio(self) -> float:
-        """How many times as fast ours was."""
+        """Our speed divided by the reference's."""
         return self.reference["seconds"] / self.ours["seconds"]
 
 
 def measure(prepared: Path, num_rounds: int, num_steps: int) -> list[Round]:
-    """Warms everybody up, then lets them take turns; who begins changes from round to round."""
+    """Warms all contestants up, then lets them take turns; another one begins each round."""
     rounds = []
     with ExitStack() as stack:
         ours, reference, matmul = (
@@ -118,7 +118,7 @@ def measure(prepared: Path, num_rounds: int, num_steps: int) -> list[Round]:
 
 
 def describe(rounds: list[Round], corpus: PreparedCorpus) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns the content of the result file."""
     shape = resolve_shape(ModelSettings(), corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     num_target_tokens = sum(each.ours["target_tokens"] for each in rounds)
     flop = training_flops_per_target_token(
@@ -174,10 +174,10 @@ def _print_summary(figures: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, writes and prints the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=7, help="turns of each contestant (default: 7)")
-    parser.add_argument("--steps", type=positive_count, default=6, help="training steps a turn (default: 6)")
+    parser.add_argument("--steps", type=positive_count, default=6, help="training steps per turn (default: 6)")
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:

@@ -1,7 +1,7 @@
 """Two workers of one thread against one worker of two threads, same global batch: `python worker_scaling.py`.
 
-Real runs of `dragoman train` (preset `small`, Multi30k, two virtual workers), by turns. The ratio of neighbouring runs
-says what is left of the speed once gradients cross between processes; exit code 1 where its median is too low.
+Real runs of `dragoman train` (preset `small`, Multi30k, two virtual workers), in turns. The ratio of neighbouring runs
+shows the cost of exchanging gradients between processes; exit code 1 if its median is too low.
 """
 
 import argparse
@@ -31,7 +31,7 @@ REQUIRED_RATIO = 0.9
 
 @dataclass(frozen=True)
 class Layout:
-    """How two cores are used."""
+    """A division of two cores into workers and threads."""
 
     num_workers: int
     threads_per_worker: int
@@ -45,7 +45,7 @@ ONE_WORKER = Layout(num_workers=1, threads_per_worker=2)
 
 
 def write_config(path: Path, prepared: Path, num_steps: int) -> None:
-    """A run that does little but train: the evaluation at its end, which nobody times, translates one sentence."""
+    """Writes settings of a run that does little but train; the evaluation at its end is short and not timed."""
     settings = build_settings(
         {
             "data": {"prepared": str(prepared)},
@@ -63,7 +63,7 @@ def write_config(path: Path, prepared: Path, num_steps: int) -> None:
 
 
 def train(config: Path, run: RunFolder, layout: Layout) -> None:
-    """One run through the command line, as a user starts it."""
+    """Makes one run through the command line."""
     command = ["train", str(config), "--workers", str(layout.num_workers), "--run-dir", str(run.path)]
     finished = subprocess.run(
         [sys.executable, "-m", "dragoman", *command],
@@ -78,7 +78,7 @@ def train(config: Path, run: RunFolder, layout: Layout) -> None:
 
 
 def read_speed(metrics: Path) -> float:
-    """Target tokens per second over all steps after the first record, which is the warm-up's."""
+    """Target tokens per second of all steps after the first record, which is the warm-up."""
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     seconds = num_target_tokens = 0.0
     for before, record in pairwise(each for each in records if each["kind"] == "train"):
@@ -109,12 +109,12 @@ def measure(folder: Path, num_rounds: int, num_steps: int) -> list[dict[Layout, 
 
 
 def ratio(speeds: dict[Layout, float]) -> float:
-    """How much of one worker's speed two workers reach."""
+    """Speed of two workers divided by that of one."""
     return speeds[TWO_WORKERS] / speeds[ONE_WORKER]
 
 
 def describe(rounds: list[dict[Layout, float]]) -> dict[str, Any]:
-    """All figures of the result file."""
+    """Returns the content of the result file."""
     layouts = {
         f"workers_{layout.num_workers}": asdict(layout)
         | {"target_tokens_per_second": summarise([speeds[layout] for speeds in rounds])}
@@ -134,10 +134,10 @@ def describe(rounds: list[dict[Layout, float]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures, writes, says; returns the exit code."""
+    """Measures, writes and prints the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=5, help="runs of each layout (default: 5)")
-    parser.add_argument("--steps", type=positive_count, default=25, help="timed steps a run (default: 25)")
+    parser.add_argument("--steps", type=positive_count, default=25, help="timed steps per run (default: 25)")
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:

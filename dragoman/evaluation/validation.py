@@ -89,26 +89,10 @@ def evaluate_on_dev(
     begin = time.perf_counter()
     num_sentences = settings.evaluation.max_sentences
     sources, references = (lines[:num_sentences] for lines in corpus.text("dev"))
-    share = _Share()
-
-    def check(doing: str) -> None:
-        beat(doing)
-        if should_stop():
-            raise _InterruptedError
-
-    is_interrupted = False
-    try:
-        with evaluating(model):
-            forcing = _TeacherForcing(model, corpus, settings, world, check)
-            forcing.evaluate_dev(share)
-            forcing.evaluate_train_sample(share)
-            share.translations = _translator(model, corpus, settings).translate_share(
-                sources, world.rank, world.size, lambda _num: check("translating the dev set")
-            )
-    except _InterruptedError:
-        is_interrupted = True
+    share = _evaluate_share(model, corpus, settings, world, sources, should_stop)
     # Ranks may notice a signal at different batches: they agree here, before the first collective over the results.
-    if any(world.largest_numbers([float(is_interrupted)])):
+    is_interrupted = any(world.largest_numbers([float(share is None)]))
+    if share is None or is_interrupted:
         return None
     smoothed, plain, forced_bleu = _sum_up(share, corpus, world)
     train_sum, num_train_tokens = world.sum_numbers([share.train_smoothed_sum, float(share.num_train_tokens)])
@@ -127,6 +111,35 @@ def evaluate_on_dev(
         references=references,
         translations=translations,
     )
+
+
+def _evaluate_share(
+    model: Transformer,
+    corpus: PreparedCorpus,
+    settings: Settings,
+    world: World,
+    sources: Sequence[str],
+    should_stop: Callable[[], bool],
+) -> _Share | None:
+    """Computes this rank's share; None where it was asked to stop."""
+
+    def check(doing: str) -> None:
+        beat(doing)
+        if should_stop():
+            raise _InterruptedError
+
+    share = _Share()
+    try:
+        with evaluating(model):
+            forcing = _TeacherForcing(model, corpus, settings, world, check)
+            forcing.evaluate_dev(share)
+            forcing.evaluate_train_sample(share)
+            share.translations = _translator(model, corpus, settings).translate_share(
+                sources, world.rank, world.size, lambda _num: check("translating the dev set")
+            )
+    except _InterruptedError:
+        return None
+    return share
 
 
 def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) -> Translator:

@@ -6,6 +6,7 @@ AdamW (Adam where weight_decay is 0).
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.step_clock import Part, StepClock
 from dragoman.cluster.world import World
-from dragoman.corpus.batching import FIRST_POSITION, BatchPosition, BatchSettings, BatchStream, MicroBatch
+from dragoman.corpus.batching import FIRST_POSITION, BatchPosition, BatchSettings, BatchStream, MicroBatch, StepPlan
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.model.loss import LossSums
@@ -163,6 +164,11 @@ def build_stream(
         training.global_batch_tokens, training.virtual_workers, settings.data.max_tokens, training.seed
     )
     return BatchStream(corpus.split("train"), corpus.train_length_counts, mixture, batch_settings, position)
+
+
+def read_micro_batches(stream: BatchStream, plan: StepPlan, share: Iterable[int]) -> dict[int, MicroBatch]:
+    """Reads the micro-batches of a rank's share of the virtual workers; those without sentences are left out."""
+    return {v: stream.micro_batch(plan.micro_batches[v]) for v in share if len(plan.micro_batches[v])}
 
 
 # The optimizer and its state as named tensors

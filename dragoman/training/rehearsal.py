@@ -1,7 +1,7 @@
 """Measures the machines and links of a run before it begins, with real steps of a model that is then discarded.
 
-First steps without exchanging gradients, then the exchange alone, then both, so that a slow link can be told from a
-slow machine. Measurements that do not fit into the given time are skipped.
+First steps without exchanging gradients, then the exchange alone, then both: this separates slow links from slow
+machines. Measurements that do not fit into the given time are skipped.
 """
 
 import gc
@@ -37,16 +37,22 @@ from dragoman.diagnosis.prediction import (
     assemble_step,
     transfer_seconds,
 )
+from dragoman.monitoring.interval import IntervalParts, combine_parts
 from dragoman.monitoring.sampling.machine import (
     InterfaceCounters,
     describe_interface,
     read_counters_or_note,
     traffic_interface,
 )
-from dragoman.monitoring.interval import IntervalParts, combine_parts
 from dragoman.run.config import Settings
 from dragoman.run.schedule import build_schedule
-from dragoman.training.learner import build_learner, build_stream, measure_fixed_share, set_learning_rate
+from dragoman.training.learner import (
+    build_learner,
+    build_stream,
+    measure_fixed_share,
+    read_micro_batches,
+    set_learning_rate,
+)
 
 ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
 """Shares of the given time: steps without exchange, all-reduces of rising size, all-reduces inside one machine."""
@@ -233,8 +239,7 @@ class Rehearsal:
 
     def _next_batches(self) -> tuple[dict[int, MicroBatch], int]:
         plan = self._stream.next_step()
-        batches = {v: self._stream.micro_batch(plan.micro_batches[v]) for v in self._share if len(plan.micro_batches[v])}
-        return batches, plan.num_target_tokens
+        return read_micro_batches(self._stream, plan, self._share), plan.num_target_tokens
 
     def _slowest_seconds(self, steps: list[TimedStep]) -> float:
         """Collective: returns the seconds of the last step on the slowest rank."""

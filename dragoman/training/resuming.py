@@ -40,7 +40,7 @@ class ResumePlan:
 
 
 def plan_resume(run: RunFolder, world: World, warn: Callable[[str], None]) -> ResumePlan:
-    """Collective: finds the newest whole checkpoint of all hosts, and the ranks that can read it.
+    """Collective: finds the newest complete checkpoint of all hosts, and the ranks that can read it.
 
     Only the saver of a folder searches it, for all ranks that share it: it may write a checkpoint while others look.
     """

@@ -19,7 +19,7 @@ from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import own_command
 from dragoman.run.schedule import build_schedule
-from dragoman.run.summary import format_seconds
+from dragoman.run.units import format_seconds
 from dragoman.training.checkpoint import TrainingState, restore_learner
 from dragoman.training.learner import (
     Learner,
@@ -27,6 +27,7 @@ from dragoman.training.learner import (
     build_learner,
     build_stream,
     measure_fixed_share,
+    read_micro_batches,
     set_learning_rate,
 )
 from dragoman.training.resuming import ResumePlan, send_state
@@ -111,7 +112,7 @@ class Trainer:
                 beat("reading a batch", self.step)
                 vote = self._world.start_vote(self._stop.reason())  # answered while the step computes
                 plan = self._stream.next_step()
-                batches = {v: self._stream.micro_batch(plan.micro_batches[v]) for v in self._share if len(plan.micro_batches[v])}
+                batches = read_micro_batches(self._stream, plan, self._share)
                 learning_rate = self._schedule(self._num_updates)
                 set_learning_rate(self.learner.optimizer, learning_rate)
                 result = self.learner.learn(self.step, batches, plan.num_target_tokens)

@@ -189,8 +189,8 @@ def _open_watcher(
     first_step = 0 if resume.checkpoint is None else checkpoint_step(resume.checkpoint)
     expected_seconds = None if resume.is_new_run else read_predicted_seconds(run, world.size)
     sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
-    system = SystemFigures(run)
-    return RunWatcher(console, sinks, settings.training.max_steps, PredictionCheck(world.size, expected_seconds), system)
+    prediction_check = PredictionCheck(world.size, expected_seconds)
+    return RunWatcher(console, sinks, settings.training.max_steps, prediction_check, SystemFigures(run))
 
 
 def _is_check_wanted(settings: Settings, world: World) -> bool:
