@@ -65,6 +65,7 @@ def reused_hosts(fake_ssh, scripted_worker) -> Iterator[Callable[..., Connection
         if connection is None or connection.is_program_over:
             connection = connections[host.name] = ReusedConnection(host, *arguments)
             keepalive.add(connection)
+            return connection
         connection.host = host
         while connection.receive() is not None:  # heartbeats since the last test
             pass
