@@ -17,7 +17,7 @@ from dragoman.run.tables import (
     Fraction,
     NotNegative,
     Positive,
-    Section,
+    SettingsTable,
     Switch,
     first_problem,
     parse_value,
@@ -39,7 +39,7 @@ CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Tag = Annotated[str, Field(pattern=r"^[^\s▁▅]+( [^\s▁▅]+)*$")]
 
 
-class TextSettings(Section):
+class TextSettings(SettingsTable):
     """Parallel text: two plain files, or one file that holds both sides."""
 
     source: Path | None = None
@@ -92,7 +92,7 @@ def default_corpus_name(path: Path) -> str:
     return name if name[:1].isalnum() else f"corpus{name}"
 
 
-class FilterSettings(Section):
+class FilterSettings(SettingsTable):
     """[prepare.filters]: why a pair is dropped. Each filter may be false, true, or set to its threshold.
 
     Filters that are not set follow `prepare.cleaning`.
@@ -124,7 +124,7 @@ class FilterSettings(Section):
     """One side is a sentence of a given dev or test set. If off, such pairs are counted and kept."""
 
 
-class TokenizerSettings(Section):
+class TokenizerSettings(SettingsTable):
     """[prepare.tokenizer]: how text is split into subwords."""
 
     kind: Literal["bpe", "unigram"] = "bpe"
@@ -143,7 +143,7 @@ class TokenizerSettings(Section):
     """A prepared folder or a model file whose vocabulary is used instead of training a new one."""
 
 
-class PrepareSettings(Section):
+class PrepareSettings(SettingsTable):
     """[prepare]: how raw parallel text becomes a folder that training reads."""
 
     corpora: tuple[CorpusSettings, ...] = ()

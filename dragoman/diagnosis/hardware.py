@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from dragoman.diagnosis.step_model import Link, tcp_goodput
 from dragoman.run.errors import UsageError
-from dragoman.run.tables import NotNegative, Positive, Section, first_problem, read_toml
+from dragoman.run.tables import NotNegative, Positive, SettingsTable, first_problem, read_toml
 from dragoman.run.units import format_bytes, format_rate, parse_rate
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -20,7 +20,7 @@ ETHERNET_LATENCY_SECONDS = 5e-5
 ETHERNET_GOODPUT_LOW, ETHERNET_GOODPUT_HIGH = 0.9, 0.99
 
 
-class ShareRange(Section):
+class ShareRange(SettingsTable):
     """A typical share, and the bounds it may lie between."""
 
     low: Share
@@ -34,7 +34,7 @@ class ShareRange(Section):
         return self
 
 
-class Device(Section):
+class Device(SettingsTable):
     """Facts about a device: a GPU, or the cores of a machine."""
 
     about: str
@@ -52,7 +52,7 @@ class Device(Section):
         return self
 
 
-class LinkFacts(Section):
+class LinkFacts(SettingsTable):
     """Facts about a link; the rate is the nominal one, in each direction."""
 
     about: str
@@ -66,7 +66,7 @@ class LinkFacts(Section):
         return Link(self.latency_seconds, self.bytes_per_second * (goodput or self.goodput.typical))
 
 
-class Hardware(Section):
+class Hardware(SettingsTable):
     """All facts about devices and links, by name."""
 
     devices: dict[str, Device]
@@ -141,13 +141,13 @@ def _problem(error: ValidationError) -> str:
     location = error.errors()[0]["loc"]
     match location:
         case ("devices", str() as name, *_) | ("links", str() as name, *_):
-            kind: type[Section] = Device if location[0] == "devices" else LinkFacts
+            kind: type[SettingsTable] = Device if location[0] == "devices" else LinkFacts
             return _problem_in_table(error, kind, f"{location[0]}.{name}")
         case _:
             return first_problem(error, Hardware)
 
 
-def _problem_in_table(error: ValidationError, kind: type[Section], prefix: str) -> str:
+def _problem_in_table(error: ValidationError, kind: type[SettingsTable], prefix: str) -> str:
     problem = error.errors()[0]
     key = ".".join([prefix, *(str(part) for part in problem["loc"][2:] if part != "[key]")])
     match problem["type"]:

@@ -31,7 +31,7 @@ from dragoman.model.shape import (
     load_preset,
 )
 from dragoman.run.errors import UsageError
-from dragoman.run.tables import Positive, Section, Switch, first_problem, read_toml
+from dragoman.run.tables import Positive, SettingsTable, Switch, first_problem, read_toml
 from dragoman.run.units import format_bytes, format_rate
 
 MAX_DEVICES = 1_000_000
@@ -55,7 +55,7 @@ DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES, strict=True)]
 LargeCount = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 
 
-class PlanSettings(Section):
+class PlanSettings(SettingsTable):
     """A run and a cluster as a user describes them: the keys of PLAN.toml and the options of `dragoman plan`."""
 
     model: str = "transformer-base"

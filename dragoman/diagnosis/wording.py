@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dragoman.run.summary import format_seconds
-from dragoman.run.units import format_rate
+from dragoman.run.units import format_rate, format_seconds
 
 if TYPE_CHECKING:
     from dragoman.diagnosis.prediction import Prediction

@@ -23,8 +23,7 @@ from dragoman.monitoring.live_data import Judge, NodeView, Points, RunView, Verd
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import GpuSample, InterfaceSample, PredictedSeconds, SecondsByPart
 from dragoman.run.status import Observation
-from dragoman.run.summary import format_seconds
-from dragoman.run.units import BITS_PER_BYTE, format_rate
+from dragoman.run.units import BITS_PER_BYTE, format_rate, format_seconds
 
 LETTERS = {
     "forward": ("F", "green"),

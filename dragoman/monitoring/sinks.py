@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from dragoman.monitoring.buffered_file import BufferedFile
 from dragoman.run.processes import CONSOLE_VARIABLE
-from dragoman.run.summary import format_seconds
+from dragoman.run.units import format_seconds
 
 TENSORBOARD_TAGS = {
     ("train", "loss"): "train_loss",

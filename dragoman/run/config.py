@@ -18,7 +18,7 @@ from dragoman.run.tables import (
     Fraction,
     NotNegative,
     Positive,
-    Section,
+    SettingsTable,
     dump_toml,
     first_problem,
     known_keys,
@@ -32,7 +32,7 @@ Schedule = Literal[
 ]
 
 
-class StageSettings(Section):
+class StageSettings(SettingsTable):
     """[[data.stages]]: weights that apply from a step on."""
 
     from_step: CountOrZero
@@ -41,7 +41,7 @@ class StageSettings(Section):
     """Weights by corpus name; other corpora keep their weight from data.weights or from `dragoman prepare`."""
 
 
-class DataSettings(Section):
+class DataSettings(SettingsTable):
     """[data]: the training data."""
 
     prepared: Path
@@ -61,7 +61,7 @@ class DataSettings(Section):
         return self
 
 
-class ModelSettings(Section):
+class ModelSettings(SettingsTable):
     """[model]: a preset, and changes to it."""
 
     preset: str = "small"
@@ -84,7 +84,7 @@ class ModelSettings(Section):
     """Dropout after the ReLU of the feed-forward layer."""
 
 
-class TrainingSettings(Section):
+class TrainingSettings(SettingsTable):
     """[training]: optimisation, batches and budgets."""
 
     seed: CountOrZero = 1
@@ -157,7 +157,7 @@ class TrainingSettings(Section):
         return self
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(SettingsTable):
     """[evaluation]: evaluation on the dev set during training."""
 
     evaluate_every: Count = 1_000
@@ -172,7 +172,7 @@ class EvaluationSettings(Section):
     """Exponent alpha of the length penalty ((5 + length) / 6)^alpha."""
 
 
-class CheckpointSettings(Section):
+class CheckpointSettings(SettingsTable):
     """[checkpoints]: when to save, and what to keep."""
 
     save_every: Count = 1_000
@@ -185,7 +185,7 @@ class CheckpointSettings(Section):
     """Figure that decides which checkpoint is the best: evaluation loss or BLEU."""
 
 
-class ClusterSettings(Section):
+class ClusterSettings(SettingsTable):
     """[cluster]: timeouts, restarts and checks of workers and hosts."""
 
     hang_timeout: Positive = 300.0
@@ -200,7 +200,7 @@ class ClusterSettings(Section):
     """Whether to measure steps and links before step 1: with several machines, always or never."""
 
 
-class MonitoringSettings(Section):
+class MonitoringSettings(SettingsTable):
     """[monitoring]: measurements during the run; together they cost less than 1 % of its time."""
 
     attribution: Annotated[bool, Field(strict=True)] = True
@@ -211,7 +211,7 @@ class MonitoringSettings(Section):
     """Write report.html, report.md and report.json when training ends."""
 
 
-class Settings(Section):
+class Settings(SettingsTable):
     """All settings of a run."""
 
     data: DataSettings

@@ -4,7 +4,6 @@ import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import timedelta
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from dragoman.run.line_follower import LineFollower
 from dragoman.run.processes import own_command
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
 from dragoman.run.status import Observation, planned_training
+from dragoman.run.units import format_seconds
 
 LastRecords = dict[str, Record]
 """The last record of each kind."""
@@ -26,8 +26,6 @@ LONGEST_SECONDS = 10**10
 USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
 """Why a run stopped by itself, by the reason in status.json."""
 BYTES_PER_MB = 10**6
-MAX_SECONDS = 10**13
-"""Longest time that a timedelta can hold, roughly; files may hold any number."""
 
 
 def read_records(run: RunFolder) -> list[Record]:
@@ -259,8 +257,3 @@ def _figure(pattern: str, value: float | None) -> str:
 
 def _join(*parts: str, between: str = ", ") -> str:
     return between.join(filter(None, parts))
-
-
-def format_seconds(seconds: float) -> str:
-    """Formats seconds as hours, minutes and seconds: 1:02:03."""
-    return str(timedelta(seconds=round(max(-MAX_SECONDS, min(seconds, MAX_SECONDS)))))

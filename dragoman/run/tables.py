@@ -21,7 +21,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Switch = Annotated[bool, Field(strict=True)]
 
 
-class Section(BaseModel):
+class SettingsTable(BaseModel):
     """A table of a TOML file: typed, frozen, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

@@ -1,11 +1,14 @@
-"""Rates and sizes for people: always in bytes and in bits, and never guessed which of the two is meant."""
+"""Rates, sizes and times for people; rates always in bytes and in bits, and never guessed which of the two is meant."""
 
 import math
 import re
+from datetime import timedelta
 
 from dragoman.run.errors import UsageError
 
 BITS_PER_BYTE = 8
+MAX_SECONDS = 10**13
+"""Longest time that a timedelta can hold, roughly; files may hold any number."""
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _RATE = re.compile(
@@ -53,3 +56,8 @@ def _scaled(rate: float, unit: str) -> str:
     num_decimals = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     digits = f"{value:,.{min(num_decimals, 6)}f}"
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {prefix}{unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Formats seconds as hours, minutes and seconds: 1:02:03."""
+    return str(timedelta(seconds=round(max(-MAX_SECONDS, min(seconds, MAX_SECONDS)))))

@@ -7,7 +7,7 @@ from dragoman.report.content import Answer, Chart, Mark, Series, Table
 from dragoman.report.evidence import Restart, curve
 from dragoman.report.findings import Findings
 from dragoman.report.machines import Values
-from dragoman.run.summary import format_seconds
+from dragoman.run.units import format_seconds
 
 DURATION = "How long did it take?"
 DEVICES = "Were the GPUs fully used?"
@@ -52,6 +52,13 @@ def describe_hours(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{seconds / 60:.0f} minutes ({format_seconds(seconds)})"
     return f"{seconds / 3600:.1f} hours ({format_seconds(seconds)})"
+
+
+def format_briefly(seconds: float) -> str:
+    """Formats a duration in one unit."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _describe_clock(findings: Findings) -> list[str]:

@@ -24,7 +24,7 @@ from dragoman.monitoring.watcher import (
     read_predicted_seconds,
 )
 from dragoman.run.folder import RunFolder
-from dragoman.run.summary import format_seconds
+from dragoman.run.units import format_seconds
 
 FIGURES = {
     "loss": 1.63476,

@@ -11,7 +11,7 @@ from dragoman.run.errors import UsageError
 from dragoman.run.tables import (
     Count,
     CountOrZero,
-    Section,
+    SettingsTable,
     Switch,
     first_problem,
     known_keys,
@@ -21,14 +21,14 @@ from dragoman.run.tables import (
 )
 
 
-class Inner(Section):
+class Inner(SettingsTable):
     size: Count = 1
     is_on: Switch = False
     span: tuple[CountOrZero, Count] | bool | None = None
     """From and to, or false."""
 
 
-class Outer(Section):
+class Outer(SettingsTable):
     depth: Count
     inner: Inner = Inner()
     parts: tuple[Inner, ...] = ()
