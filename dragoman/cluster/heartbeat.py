@@ -1,4 +1,4 @@
-"""What a worker reports to the program that started it: a heartbeat, its stacks when asked, and how its run ended.
+"""Reports of a worker to the program that started it: a heartbeat, its stacks when asked, and how its run ended.
 
 The heartbeat is a small memory-mapped file. Writing it takes no collective and no system call, so watching a run cannot
 make it hang, and it stays readable when the worker is stopped or dead. Stacks and the end have files of their own.

@@ -37,7 +37,7 @@ class TimedStep:
     """Times of one step, from its beginning to the beginning of the next."""
 
     seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
-    flights: list[tuple[float, float]] = field(default_factory=list)
+    all_reduces: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of the all-reduce of each bucket, in seconds since the step began."""
     backward_end: float = 0.0
     """End of the last backward pass, in seconds since the step began."""
@@ -46,7 +46,7 @@ class TimedStep:
     def hidden_seconds(self) -> float:
         """Seconds of all-reduce that overlapped with backward."""
         total, reached = 0.0, 0.0
-        for begin, end in sorted(self.flights):
+        for begin, end in sorted(self.all_reduces):
             begin, end = max(begin, reached), min(end, self.backward_end)
             if end > begin:
                 total, reached = total + end - begin, end
@@ -59,7 +59,7 @@ class _Moments(Protocol):
     def now(self) -> object:
         """Returns the current moment."""
 
-    def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
+    def on_end(self, work: dist.Work, note: Callable[[object], None]) -> None:
         """Calls `note` with the moment at which a collective is complete."""
 
     def seconds_between(self, begin: object, end: object) -> float:
@@ -70,7 +70,7 @@ class _HostMoments:
     def now(self) -> float:
         return time.perf_counter()
 
-    def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
+    def on_end(self, work: dist.Work, note: Callable[[object], None]) -> None:
         work.get_future().add_done_callback(lambda _: note(time.perf_counter()))
 
     def seconds_between(self, begin: object, end: object) -> float:
@@ -81,16 +81,16 @@ class _HostMoments:
 
 class _DeviceMoments:
     def __init__(self, device: torch.device) -> None:
-        self._arrivals = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._end_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def now(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
-    def on_arrival(self, work: dist.Work, note: Callable[[object], None]) -> None:
+    def on_end(self, work: dist.Work, note: Callable[[object], None]) -> None:
         # On a stream of its own: the moment must not wait for the kernels of backward.
-        with torch.cuda.stream(self._arrivals):
+        with torch.cuda.stream(self._end_stream):
             work.wait()
             note(self.now())
 
@@ -104,7 +104,7 @@ class _DeviceMoments:
 @dataclass
 class _StepMoments:
     switches: list[tuple[Part, object]]
-    flights: list[list[object]] = field(default_factory=list)
+    all_reduces: list[list[object]] = field(default_factory=list)
 
 
 class StepClock:
@@ -141,12 +141,12 @@ class StepClock:
         """Records the all-reduce of a bucket of gradients; without work, only that the bucket was ready."""
         if not self._is_on:
             return
-        flight = [self._moments.now()]
-        self._steps[-1].flights.append(flight)
+        start_and_end = [self._moments.now()]
+        self._steps[-1].all_reduces.append(start_and_end)
         if work is not None:
-            self._moments.on_arrival(work, flight.append)
+            self._moments.on_end(work, start_and_end.append)
         else:
-            flight.append(flight[0])
+            start_and_end.append(start_and_end[0])
 
     def read(self) -> tuple[TimedStep, list[TimedStep]]:
         """Returns the times since the last reading: first all time before the first step, then each step.
@@ -169,9 +169,9 @@ class StepClock:
             times.seconds[part] += self._moments.seconds_between(moment, following)
             if part is Part.BACKWARD:
                 times.backward_end = self._moments.seconds_between(begin, following)
-        for flight in step.flights:
-            sent, arrived = flight if len(flight) == 2 else (flight[0], end)
-            times.flights.append(
-                (self._moments.seconds_between(begin, sent), self._moments.seconds_between(begin, arrived))
+        for start, *known_end in step.all_reduces:
+            last = known_end[0] if known_end else end
+            times.all_reduces.append(
+                (self._moments.seconds_between(begin, start), self._moments.seconds_between(begin, last))
             )
         return times

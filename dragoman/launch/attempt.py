@@ -81,7 +81,7 @@ def save_hang_report(
 
 
 class Order(Enum):
-    """What a running attempt should do next."""
+    """An order to a running attempt."""
 
     CONTINUE = "continue"
     PAUSE = "pause"

@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class AttemptSpec:
-    """What a host needs to start its workers."""
+    """Everything a host needs to start its workers."""
 
     attempt_id: str
     module: str

@@ -71,7 +71,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What to run, where, and with which limits."""
+    """A run to launch: its module, its hosts and its limits."""
 
     run: RunFolder
     module: str
@@ -138,7 +138,7 @@ def _parse_host(item: str) -> Host:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a host reports about itself and its copy of the run."""
+    """Facts that a host reports about itself and its copy of the run."""
 
     hostname: str
     dragoman: str

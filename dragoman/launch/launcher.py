@@ -15,7 +15,7 @@ from dragoman.run.status import RunStatus, StatusFile
 
 WORKER_MODULE = "dragoman.training.worker"
 BYTES_PER_PARAMETER = 12
-"""In a checkpoint: the weight and two moments, 4 bytes each."""
+"""Bytes of a parameter in a checkpoint: the weight and two moments, 4 bytes each."""
 
 
 def launch_run(run: RunFolder, placement: Placement, is_resumed: bool = False) -> bool:
@@ -48,7 +48,7 @@ def kept_bytes(settings: Settings) -> int:
 
 
 def write_end_report(run: RunFolder, settings: Settings) -> None:
-    """Writes the report of a run that has ended, unless the settings say no, and says where it is."""
+    """Writes the report of a run that has ended, if the settings ask for it, and prints where it is."""
     from dragoman.report.compose import report_run
 
     if not settings.monitoring.report:

@@ -204,7 +204,7 @@ class _Supervisor:
             time.sleep(0.1)
 
     def _announce(self, hosts: Sequence[ReadyHost]) -> None:
-        """Says which ranks run where; on this machine alone the workers say it themselves."""
+        """Prints which ranks run where; on a single machine the workers print it themselves."""
         if self._is_this_machine_alone:
             return
         first_rank = 0

@@ -12,7 +12,7 @@ from dragoman.cluster import step_clock
 from dragoman.cluster.step_clock import OWN_WORK, Part, StepClock, TimedStep
 
 moments = st.floats(0, 100)
-flights = st.lists(st.tuples(moments, moments).map(lambda pair: tuple(sorted(pair))), max_size=8)
+all_reduces = st.lists(st.tuples(moments, moments).map(lambda pair: tuple(sorted(pair))), max_size=8)
 switches = st.lists(st.tuples(st.sampled_from([*Part, "step"]), st.integers(0, 1_000)), max_size=40)
 
 
@@ -130,7 +130,7 @@ def test_a_restart_drops_all_records(now):
     assert (used(before), steps) == ({Part.OTHER: 1}, [])
 
 
-def test_flights_are_measured_from_the_beginning_of_their_step(now):
+def test_all_reduces_are_measured_from_the_beginning_of_their_step(now):
     clock = StepClock()
     now.pass_by(100)
     clock.begin_step()
@@ -145,7 +145,7 @@ def test_flights_are_measured_from_the_beginning_of_their_step(now):
     second.arrive()
     spend(clock, now, (Part.OPTIMIZER, 1))
     _, [step] = clock.read()
-    assert step.flights == [(5, 10), (9, 15)]
+    assert step.all_reduces == [(5, 10), (9, 15)]
     assert step.backward_end == 10
     assert step.hidden_seconds == 5
     assert step.seconds[Part.BACKWARD] == 8
@@ -166,7 +166,7 @@ def test_a_bucket_without_an_all_reduce_takes_no_time(now):
     clock.follow(None)
     spend(clock, now, (Part.BACKWARD, 3))
     _, [step] = clock.read()
-    assert step.flights == [(3, 3)]
+    assert step.all_reduces == [(3, 3)]
     assert step.hidden_seconds == 0
 
 
@@ -178,15 +178,15 @@ def test_an_all_reduce_without_a_known_end_lasts_until_the_end(now):
     clock.follow(FakeWork())
     spend(clock, now, (Part.BACKWARD, 2), (Part.WAITING, 3))
     _, [step] = clock.read()
-    assert step.flights == [(2, 7)]
+    assert step.all_reduces == [(2, 7)]
     assert step.hidden_seconds == 2
 
 
-@given(flights, moments)
-def test_hidden_time_is_the_union_of_flights_before_the_end_of_backward(found, backward_end):
-    times = TimedStep(flights=found, backward_end=backward_end)
+@given(all_reduces, moments)
+def test_hidden_time_is_the_union_of_all_reduces_before_the_end_of_backward(found, backward_end):
+    times = TimedStep(all_reduces=found, backward_end=backward_end)
     # Between two neighbouring moments, either some all-reduce runs or none.
-    edges = sorted({edge for flight in found for edge in flight} | {0.0, backward_end})
+    edges = sorted({edge for all_reduce in found for edge in all_reduce} | {0.0, backward_end})
     expected = sum(
         end - begin
         for begin, end in itertools.pairwise(edges)
@@ -205,7 +205,7 @@ def test_a_clock_that_is_off_records_nothing(monkeypatch):
     clock.follow(FakeWork())
     before, steps = clock.read()
     assert not clock.is_on
-    assert (used(before), before.flights, steps) == ({}, [], [])
+    assert (used(before), before.all_reduces, steps) == ({}, [], [])
 
 
 def test_waiting_and_evaluation_are_not_own_work():
@@ -265,5 +265,5 @@ def test_on_a_gpu_moments_are_events_and_arrivals_have_a_stream_of_their_own(now
     spend(clock, now, (Part.WAITING, 1))
     _, [step] = clock.read()
     assert used(step) == {Part.FORWARD: 2, Part.BACKWARD: 7, Part.WAITING: 1}
-    assert step.flights == [(5, 9)]
+    assert step.all_reduces == [(5, 9)]
     assert [stream.device.type for stream in waited_on] == ["cuda"]

@@ -1,4 +1,4 @@
-"""What a host reports about itself, and which differences from this machine prevent a start."""
+"""Facts that a host reports about itself, and differences from this machine that prevent a start."""
 
 import hashlib
 import json

@@ -64,8 +64,8 @@ def combine(ranks: list[Steps], before: list[TimedStep] | None = None, **options
     return found[0]
 
 
-def times(flights: tuple[tuple[float, float], ...] = (), backward_end: float = 0.0, **parts: float) -> TimedStep:
-    step = TimedStep(flights=list(flights), backward_end=backward_end)
+def times(all_reduces: tuple[tuple[float, float], ...] = (), backward_end: float = 0.0, **parts: float) -> TimedStep:
+    step = TimedStep(all_reduces=list(all_reduces), backward_end=backward_end)
     for name, spent in parts.items():
         step.seconds[Part(name)] = spent
     return step
@@ -111,8 +111,8 @@ def test_each_step_has_its_own_slowest_rank():
 
 def test_backward_is_split_by_whether_gradients_are_sent():
     ranks = [
-        [times(backward=4, backward_end=4, flights=((1, 6),), waiting=2)],
-        [times(backward=4, backward_end=4, flights=((2, 6),), waiting=2)],
+        [times(backward=4, backward_end=4, all_reduces=((1, 6),), waiting=2)],
+        [times(backward=4, backward_end=4, all_reduces=((2, 6),), waiting=2)],
     ]
     parts = combine(ranks).attribution
     assert (parts["backward"], parts["hidden_communication"]) == (pytest.approx(2), pytest.approx(2))
@@ -131,7 +131,7 @@ def test_time_before_the_first_step_counts():
 def rank_times(num_steps: int) -> st.SearchStrategy[Steps]:
     step = st.fixed_dictionaries({part.value: seconds for part in Part}).flatmap(
         lambda parts: st.lists(st.tuples(seconds, seconds).map(lambda pair: tuple(sorted(pair))), max_size=3).map(
-            lambda flights: times(tuple(flights), parts["backward"], **parts)
+            lambda all_reduces: times(tuple(all_reduces), parts["backward"], **parts)
         )
     )
     return st.lists(step, min_size=num_steps, max_size=num_steps)
