@@ -1,4 +1,4 @@
-"""Photographs the first screen of a report: `python docs/take_screenshots.py runs/demo` (needs chromium)."""
+"""Takes pictures of the first screen of a report: `python docs/take_screenshots.py runs/demo` (needs chromium)."""
 
 import shutil
 import subprocess
@@ -14,15 +14,15 @@ SECONDS = 60
 
 
 def main() -> int:
-    """Both pictures, beside this file."""
+    """Writes the light and the dark picture beside this file."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
-        print("There is no chromium on this machine: apt-get install chromium.", file=sys.stderr)
+        print("chromium was not found: install it, e.g. with apt-get install chromium.", file=sys.stderr)
         return 1
     page = Path(sys.argv[1]) / "report.html"
     for name, theme in SCREENS.items():
         with tempfile.TemporaryDirectory() as folder:
-            # The page follows the reader's wish by itself; here it is told.
+            # The page follows the preference of the browser, so the theme is set in the page.
             themed = Path(folder) / "report.html"
             text = page.read_text(encoding="utf-8").replace("<html ", f'<html data-theme="{theme}" ', 1)
             themed.write_text(text, encoding="utf-8")
@@ -36,7 +36,7 @@ def main() -> int:
                 themed.as_uri(),
             ]
             subprocess.run(command, check=True, timeout=SECONDS, stderr=subprocess.DEVNULL)
-            # A page has few colours: a third of the bytes, and nobody sees the difference.
+            # A page has few colours: 64 make the file three times smaller without a visible difference.
             Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
             print(picture)
     return 0

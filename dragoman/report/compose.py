@@ -16,7 +16,13 @@ from dragoman.report.answers.learning import (
     what_more_would_bring,
 )
 from dragoman.report.answers.network import answer_network, answer_traffic
-from dragoman.report.answers.speed import answer_devices, answer_duration, answer_steps, describe_hours
+from dragoman.report.answers.speed import (
+    answer_devices,
+    answer_duration,
+    answer_steps,
+    describe_hours,
+    format_briefly,
+)
 from dragoman.report.appendix import build_appendix
 from dragoman.report.content import Answer, Comparison, Report
 from dragoman.report.evidence import Evidence, Known, read_evidence
@@ -161,7 +167,7 @@ def _tiles(findings: Findings) -> dict[str, str]:
         "BLEU": f"{last.bleu:.1f}" if last and last.bleu is not None else None,
         "Dev loss": f"{last.loss:.4f}" if last and last.loss is not None else None,
         "Steps": f"{evidence.last_step:,}" if evidence.last_step is not None else None,
-        "Time": describe_hours(findings.wall_seconds).split(" (")[0] if findings.wall_seconds else None,
+        "Time": format_briefly(findings.wall_seconds) if findings.wall_seconds else None,
         "Time per step": format_step(times.median) if times else None,
         "Cost": f"{findings.cost:,.2f}" if findings.cost is not None else None,
         "Limited by": BOTTLENECK_WORDS.get(findings.verdict.bottleneck, "").removesuffix("-bound") or None,
@@ -199,7 +205,7 @@ def _describe_model(evidence: Evidence) -> str:
     workers = f" with {_counted(evidence.num_ranks, 'worker')}" if evidence.num_ranks else ""
     if workers and evidence.num_nodes:
         workers += f" on {_counted(evidence.num_nodes, 'machine')}"
-    return f"A model{size} was trained{by} for {steps}{workers}."
+    return f"A model{size} was trained{by}{workers} for {steps}."
 
 
 def _counted(number: int, noun: str) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dragoman.diagnosis.forecast import Forecast, Prospect, round_steps
-from dragoman.report.answers.speed import describe_hours
+from dragoman.report.answers.speed import describe_hours, format_briefly
 from dragoman.report.content import Answer, Chart, Look, Mark, Series, Table
 from dragoman.report.evidence import Floats, curve
 from dragoman.report.findings import Findings
@@ -130,7 +130,7 @@ def _describe_prospect(findings: Findings, what: str, loss: Prospect, bleu: Pros
         figures.append(f"{_bleu_kind(findings)} {shown.change:+.{digits}f} ± {shown.margin:.{digits}f}")
     if findings.whole_step_seconds is not None:
         seconds = findings.whole_step_seconds * num_steps
-        figures.append(_briefly(seconds))
+        figures.append(format_briefly(seconds))
         if findings.evidence.price_per_hour is not None:
             figures.append(f"cost {findings.evidence.price_per_hour * seconds / 3600:,.2f}")
     return f"{what}: {', '.join(figures)}."
@@ -142,12 +142,6 @@ def _bleu_kind(findings: Findings) -> str:
 
 def _bleu_digits(findings: Findings) -> int:
     return 4 if findings.is_bleu_forced else 1
-
-
-def _briefly(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _describe_flatness(found: Forecast) -> str:
