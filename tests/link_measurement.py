@@ -35,7 +35,7 @@ class Window:
     """None if the links are not limited."""
     step_seconds: tuple[float, ...]
     bytes_sent_per_step: dict[str, float]
-    """By host, with headers."""
+    """Bytes with headers, by host."""
 
     @property
     def seconds_per_step(self) -> float:

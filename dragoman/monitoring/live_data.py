@@ -1,4 +1,4 @@
-"""What the live view of a run shows, read from the files of its folder as they grow."""
+"""Data of the live view, read from the files of a run as they grow."""
 
 import time
 from collections import deque
@@ -73,7 +73,7 @@ class RunView:
     description: str
     """The state with its cause."""
     figures: dict[str, Any]
-    """From `progress_figures`."""
+    """Result of `progress_figures`."""
     num_restarts: int = 0
     train: TrainRecord | None = None
     """The last record of its kind."""
@@ -94,10 +94,10 @@ class NodeData:
         self.follower = LineFollower(path, BUSY_SECONDS)
         self.sample: MachineSample | None = None
         self.arrived: float | None = None
-        """When the last sample came; None if it was there before this view was opened."""
+        """Time of arrival of the last sample; None if it was there before this view was opened."""
         self._opened = opened
         self._last_traffic: dict[str, float] = {}
-        """When each interface was busy last, by the machine's clock."""
+        """Time of the last traffic of each interface, by the machine's clock."""
 
     def read(self, now: float) -> None:
         """Reads new samples; a file that cannot be read has none."""

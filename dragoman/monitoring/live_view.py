@@ -216,7 +216,7 @@ def _compare(error: float) -> str:
 
 
 def verdict(view: RunView, width: int) -> Section | None:
-    """What limits the run."""
+    """The verdict about what limits the run."""
     found = view.verdict
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Where messages and records of a run go: the terminal, log.txt, metrics.jsonl and TensorBoard.
+"""Writes messages and records of a run to the terminal, log.txt, metrics.jsonl and TensorBoard.
 
 TensorBoard tags are those of OpenSeq2Seq where it has the same figure.
 """

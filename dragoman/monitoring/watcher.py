@@ -120,7 +120,7 @@ class RunWatcher(Watcher):
         self._system = system
         self._disk_trouble = DiskTroubleReporter((console.log_file, *sinks.files))
         self._num_steps = num_steps
-        self._train: dict[str, Any] = {}
+        self._train: dict[str, Any] = {"loss": None, "seconds_per_step": 0.0, "target_tokens_per_second": 0.0}
         self._bleu: float | None = None
 
     def say(self, text: str) -> None:
@@ -137,9 +137,9 @@ class RunWatcher(Watcher):
         """Reports a step and how long it took."""
         if seconds is not None and (prediction := self._prediction_check.add_step(seconds)) is not None:
             self._sinks.write("prediction", step, prediction.to_json())
-        seconds_left = (self._num_steps - step) * self._train.get("seconds_per_step", 0.0)
-        tokens_per_second = self._train.get("target_tokens_per_second", 0.0)
-        self._console.show_progress(step, self._train.get("loss"), self._bleu, tokens_per_second, seconds_left)
+        train = self._train
+        seconds_left = (self._num_steps - step) * train["seconds_per_step"]
+        self._console.show_progress(step, train["loss"], self._bleu, train["target_tokens_per_second"], seconds_left)
         self._report_disk_trouble()
 
     def predicted(self, step: int, prediction: Prediction) -> None:

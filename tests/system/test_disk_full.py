@@ -101,7 +101,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(config: Path, small_disk:
     training = Training(config, run)
     training.wait_for(f"Saved checkpoint of step {SAVE_EVERY} ")
     filler = fill(small_disk)
-    training.wait_for("cannot be written: there is no space left on the disk. Training goes on")
+    training.wait_for("cannot be written: there is no space left on the disk. Training continues")
     refused = training.wait_for("could not be written to")
     assert "there is no space left on the disk" in refused
     filler.unlink()
@@ -137,7 +137,7 @@ def test_a_disk_that_is_read_only_for_a_while_costs_nothing(config: Path, tmp_pa
     # Over itself: a file open for writing (the lock) would keep the file system below from being remounted.
     subprocess.run(["mount", "-o", "bind,ro", str(run), str(run)], check=True)
     try:
-        training.wait_for("cannot be written: Read-only file system. Training goes on")
+        training.wait_for("cannot be written: Read-only file system. Training continues")
         assert "Read-only file system" in training.wait_for("could not be written to")
     finally:
         # Samples are written once a second, and a file that is open for that moment keeps the disk busy.

@@ -116,7 +116,7 @@ class _Device:
 
 
 class _Activity:
-    """How busy the units of one GPU were between two GPM samples of NVML (Hopper and later)."""
+    """Busy shares of the units of one GPU between two GPM samples of NVML (Hopper and later)."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml

@@ -3,14 +3,16 @@
 import errno
 import json
 import os
+import sys
 import time
 from io import FileIO
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman.monitoring import buffered_file
-from dragoman.monitoring.sinks import TENSORBOARD_TAGS, MetricsFile, Sinks, TensorBoardFile
+from dragoman.monitoring.sinks import TENSORBOARD_TAGS, MetricsFile, RunConsole, Sinks, TensorBoardFile
 
 
 def read_records(path):
@@ -144,8 +146,8 @@ def test_events_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch):
         whole(opened, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as outage:
-        outage.setattr(buffered_file, "_write_all", fill_up)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(buffered_file, "_write_all", fill_up)
         file.write("train", 2, {"loss": 2.0})
         file.write("train", 3, {"loss": 3.0})
         assert read_events(tmp_path)["train_loss"] == [(1, 1.0)]
@@ -180,3 +182,39 @@ def test_the_parts_of_a_step_and_figures_of_machines_are_scalars(tmp_path):
     [record] = read_records(tmp_path / "metrics.jsonl")
     assert record["slowest"] == {"rank": 1}
     assert "system/a/cpu" not in record
+
+
+# The terminal and log.txt
+
+
+def test_standard_output_on_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
+    refused = pytest.raises(OSError, match="No space left")  # closing tries once more; it is no part of the run
+    with refused, Path("/dev/full").open("w") as full, monkeypatch.context() as redirected:
+        redirected.setattr(sys, "stdout", full)
+        console = RunConsole(tmp_path / "log.txt", num_steps=10)
+        console.say("a message")
+        console.log("x" * 20_000)
+    assert (tmp_path / "log.txt").read_text() == "a message\n" + "x" * 20_000 + "\n"
+
+
+def test_lines_also_go_to_standard_output(tmp_path, capsys):
+    with RunConsole(tmp_path / "log.txt", num_steps=10) as console:
+        console.log("a regular line")
+        console.say("a message")
+    assert capsys.readouterr().out.splitlines() == ["a regular line", "a message"]
+
+
+@pytest.mark.parametrize("text", ["▁[bold] ▁[/] ▁[link=x]", "a" * 500, "▁: smile :", ":smile: ▁:warning:"])
+def test_text_is_shown_as_it_is(tmp_path, capsys, text):
+    """Sample text is data: brackets are not markup, `:smile:` is not an emoji, long lines are not wrapped."""
+    with RunConsole(tmp_path / "log.txt", num_steps=10) as console:
+        console.log(text)
+    assert (tmp_path / "log.txt").read_text(encoding="utf-8") == text + "\n"
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_a_continued_run_appends_to_its_log(tmp_path):
+    for text in ("first", "second"):
+        with RunConsole(tmp_path / "log.txt", num_steps=10) as console:
+            console.log(text)
+    assert (tmp_path / "log.txt").read_text() == "first\nsecond\n"
