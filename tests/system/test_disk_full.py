@@ -160,7 +160,7 @@ def test_preparing_onto_a_full_disk_continues_when_there_is_space(dragoman: Run,
     dragoman("data", "builtin", "--out", tmp_path / "corpus", "--pairs", 40_000)
     command = [
         "prepare", "--source", tmp_path / "corpus/train.en", "--target", tmp_path / "corpus/train.de",
-        "--vocab-size", 500, "--json",
+        "--vocab-size", 500, "--discard-work", "--json",
     ]  # fmt: skip
     out = small_disk / "prepared"
     done = dragoman(*command, "--out", out, code=1)
