@@ -35,6 +35,12 @@ def dragoman() -> Run:
     return run_dragoman
 
 
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each worker one thread: several threads of a tiny model only wait for each other on a busy machine."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,000 pairs of the built-in corpus, prepared; tests must not change it."""

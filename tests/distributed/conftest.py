@@ -1,4 +1,4 @@
-"""What tests on hosts of a rig share."""
+"""Fixtures for tests on hosts of a rig."""
 
 from collections.abc import Iterator
 

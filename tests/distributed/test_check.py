@@ -1,4 +1,4 @@
-"""`dragoman check` on the hosts of a rig: what it says of links, and of hosts that are not there."""
+"""`dragoman check` on the hosts of a rig: slow links, missing hosts and lost hosts."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_a_slow_link_is_measured_named_and_predicted(rig: Rig, config: Path, tmp
 
 
 @pytest.mark.slow
-def test_a_host_that_is_not_there_is_a_problem_beside_the_rest(rig: Rig, config: Path):
+def test_a_missing_host_is_a_problem_and_the_others_are_measured(rig: Rig, config: Path):
     # Temporary files where every host has a folder of its own: what was measured must be fetched.
     found = check(rig, config, "h1:1,nosuchhost:1", code=1, TMPDIR=str(rig.private))
     assert not list((rig.folder / "hosts" / "h1" / "private").iterdir())
@@ -85,7 +85,7 @@ def test_a_host_that_is_not_there_is_a_problem_beside_the_rest(rig: Rig, config:
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost_in_the_middle_leaves_what_was_measured(rig: Rig, config: Path):
+def test_a_host_lost_during_the_check_leaves_the_measurements_so_far(rig: Rig, config: Path):
     set_rates(rig, "10mbit")  # the exchange takes its time, so that the host is lost during it
     before = check_folders()
     command = dragoman_command("check", config, *hosts_options(rig, ONE_EACH), "--seconds", 60, "--json")

@@ -1,4 +1,4 @@
-"""What a step sends over each host's link is what arithmetic says, and a slow link costs the time it says."""
+"""A step sends over each host's link the bytes computed for it, and a slow link adds the time computed for it."""
 
 from pathlib import Path
 
@@ -29,9 +29,9 @@ def test_a_step_sends_what_a_ring_over_packed_ranks_sends(link_run: LinkRun):
         assert all(1 <= share < 1.05 for share in shares.values()), shares
 
 
-def test_a_slow_link_adds_the_seconds_its_rate_says(link_run: LinkRun):
+def test_a_slow_link_adds_the_seconds_that_follow_from_its_rate(link_run: LinkRun):
     on_the_link = link_run.ring_seconds(SLOW)
     assert link_run.window(SLOW).seconds_per_step > on_the_link
-    # Others use this machine too: its fastest steps are those that had it for themselves.
+    # Other processes use this machine too: its fastest steps are those that were not disturbed.
     added = min(link_run.window(SLOW).step_seconds) - min(link_run.window(None).step_seconds)
     assert added == pytest.approx(on_the_link, rel=0.3)

@@ -1,5 +1,5 @@
-"""A rehearsal before the run, real processes on this machine: it predicts, changes nothing, and the run then says how
-wrong it was; every record tells where its time went.
+"""A rehearsal with real processes on this machine: it predicts, changes nothing, and the run reports the error of the
+prediction; every record says how its time was spent.
 """
 
 import json
@@ -98,7 +98,7 @@ def test_a_rehearsal_leaves_a_prediction(rehearsed: Path):
     assert prediction["links"] == []  # one machine
 
 
-def test_the_run_says_all_along_how_wrong_the_prediction_was(rehearsed: Path):
+def test_every_record_has_the_error_of_the_prediction(rehearsed: Path):
     [prediction] = read_records(rehearsed, "prediction")
     expected = prediction["seconds_per_step"]["predicted"]
     for record in read_records(rehearsed, "train"):
@@ -132,8 +132,10 @@ def test_the_parts_of_every_record_add_up_to_wall_time(name: str, request: pytes
         assert sum(parts.values()) == pytest.approx(record["wall_seconds_per_step"])
         assert record["slowest"]["rank"] in range(WORKERS)
         assert len(record["work_seconds_by_rank"]) == WORKERS
-    told = sum(later["wall_seconds_per_step"] * (later["step"] - sooner["step"]) for sooner, later in pairwise(records))
-    assert told == pytest.approx(records[-1]["time"] - records[0]["time"], rel=0.03)
+    total = sum(
+        later["wall_seconds_per_step"] * (later["step"] - sooner["step"]) for sooner, later in pairwise(records)
+    )
+    assert total == pytest.approx(records[-1]["time"] - records[0]["time"], rel=0.03)
     evaluated = [record["step"] for record in records if record["attribution"]["evaluation"] > 0]
     assert evaluated == [15]  # the evaluation of step 12 lies in the next interval; the last one after all
 
@@ -168,7 +170,7 @@ def test_a_resumed_run_keeps_its_prediction(rehearsed: Path, tmp_path: Path):
     assert all(record["predicted_seconds_per_step"] == expected for record in resumed)
 
 
-def test_a_check_tells_what_a_run_would_take(settings: Path):
+def test_a_check_predicts_the_time_of_a_run(settings: Path):
     command = dragoman_command("check", settings, "--workers", WORKERS, "--seconds", 5, "--steps", 1_000, "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     require_end(done, 0, 1)
@@ -185,7 +187,7 @@ def test_a_check_tells_what_a_run_would_take(settings: Path):
 
 
 def play_rank(rank: int, port: int, config: Path, answers: multiprocessing.Queue) -> None:
-    """One of two ranks, on machines that are both this one; module-level, so that it can be started."""
+    """Runs one of two ranks, as if on two machines; at module level, so that another process can import it."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False, timeout=TIMEOUT)
@@ -202,7 +204,7 @@ def play_rank(rank: int, port: int, config: Path, answers: multiprocessing.Queue
 
 
 def test_every_rank_has_measured_the_same(settings: Path):
-    """What each decides from its measurements, such as how many steps follow, must be what all decide, or they hang."""
+    """Ranks decide from their measurements how many steps follow; if they decided differently, they would hang."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dragoman.training.rehearsal"])
     answers, port = context.Queue(), free_port()
@@ -210,14 +212,14 @@ def test_every_rank_has_measured_the_same(settings: Path):
     for process in ranks:
         process.start()
     try:
-        told = dict(answers.get(timeout=60) for _ in ranks)
+        measurements = dict(answers.get(timeout=60) for _ in ranks)
     finally:
         for process in ranks:
             process.join(timeout=10)
             process.kill()
-    assert told[0] == told[1]
-    measured, noted = json.loads(told[0])
-    assert len(noted) == 5  # after every stage, so that a rehearsal cut short has told what it knew
+    assert measurements[0] == measurements[1]
+    measured, noted = json.loads(measurements[0])
+    assert len(noted) == 5  # after every stage, so that an interrupted rehearsal leaves its results
     assert noted == sorted(noted)
     assert [(link["sender"], link["receiver"]) for link in measured["links"]] == [("a", "b"), ("b", "a")]
     assert {link["interface"] for link in measured["links"]} == {"lo"}

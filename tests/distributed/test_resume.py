@@ -9,13 +9,8 @@ from pathlib import Path
 import pytest
 from program import Run, Training, call_dragoman, latest_step, learned_bytes, read_records, train_losses, wait_for_step
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SEED = random.randrange(10**6)  # another step each time; printed where a test fails
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several threads of one tiny model only wait for each other where the machine is busy."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,7 @@ from pathlib import Path
 import pytest
 from program import Run, read_records, train_losses
 
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several threads of one tiny model only wait for each other where the machine is busy."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_one_two_and_four_workers_learn_the_same(dragoman: Run, config: Path, trained_run: Path, tmp_path: Path):

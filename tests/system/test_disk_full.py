@@ -1,6 +1,6 @@
-"""A disk that fills up or turns read-only: training goes on, and what was saved before stays good.
+"""A disk that is full or read-only: training continues, and earlier checkpoints stay intact.
 
-Small real file systems, so root only.
+Uses small real file systems, so these tests need root.
 """
 
 import os
@@ -14,18 +14,15 @@ import pytest
 from corpora import content_of
 from program import Run, dragoman_command, read_records, train_losses, wait_until
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small file system"
-)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small file system"
+    ),
+]
 NUM_STEPS = 100
 SAVE_EVERY = 20  # far enough apart to fill the disk between two
 SETTINGS = ["--set", f"training.max_steps={NUM_STEPS}", "--set", f"checkpoints.save_every={SAVE_EVERY}"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several threads of one tiny model only wait for each other where the machine is busy."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
