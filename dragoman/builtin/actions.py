@@ -4,10 +4,10 @@ from dataclasses import replace
 from random import Random
 
 from dragoman.builtin import choices, german, verbs
-from dragoman.builtin.adjectives import ADJECTIVES_FITTING, MOODS, Adjective
 from dragoman.builtin.adverbials import FREQUENCIES, MODALS_TO_NEGATE, PAST_MODALS, PRESENT_MODALS
 from dragoman.builtin.choices import chance, pick
 from dragoman.builtin.clauses import Clause, Phrase
+from dragoman.builtin.lexicon import ADJECTIVES_FITTING, MOODS, Adjective
 from dragoman.builtin.phrases import Combination, Nominal
 from dragoman.builtin.verbs import Verb
 

@@ -1,78 +1,26 @@
 """Words without inflection: adverbs, times, names, cities, numbers, modal verbs."""
 
 from dragoman.builtin.clauses import Modal, Phrase
-from dragoman.builtin.nouns import read_entries
+from dragoman.builtin.lexicon import LEXICON
 from dragoman.builtin.phrases import Name
 
 
-def _read_phrases(table: str) -> tuple[Phrase, ...]:
-    return tuple(Phrase(english, german) for english, german in read_entries(table))
+def _phrases(table: str) -> tuple[Phrase, ...]:
+    return tuple(Phrase(english, german) for english, german in LEXICON["phrases"][table].items())
 
 
-_CALENDAR = _read_phrases("""
-    on Monday = am Montag
-    on Tuesday = am Dienstag
-    on Wednesday = am Mittwoch
-    on Thursday = am Donnerstag
-    on Friday = am Freitag
-    on Saturday = am Samstag
-    on Sunday = am Sonntag
-    in January = im Januar
-    in February = im Februar
-    in March = im März
-    in April = im April
-    in May = im Mai
-    in June = im Juni
-    in July = im Juli
-    in August = im August
-    in September = im September
-    in October = im Oktober
-    in November = im November
-    in December = im Dezember
-    in spring = im Frühling
-    in summer = im Sommer
-    in autumn = im Herbst
-    in winter = im Winter
-    """)
+_CALENDAR = _phrases("calendar")
 
 TIMES = {
-    "present": _read_phrases("""
-        today = heute
-        now = jetzt
-        every day = jeden Tag
-        every week = jede Woche
-        every morning = jeden Morgen
-        every evening = jeden Abend
-        in the morning = am Morgen
-        in the evening = am Abend
-        at night = nachts
-        """),
+    "present": _phrases("present"),
     # Without "every day", which does not fit a negation.
-    "negated present": _read_phrases("""
-        today = heute
-        now = jetzt
-        in the morning = am Morgen
-        in the evening = am Abend
-        """),
+    "negated present": _phrases("negated_present"),
     "past": (
-        *_read_phrases("""
-            yesterday = gestern
-            last week = letzte Woche
-            last month = letzten Monat
-            last year = letztes Jahr
-            last night = letzte Nacht
-            """),
+        *_phrases("past"),
         *_CALENDAR,
     ),
     "future": (
-        *_read_phrases("""
-            tomorrow = morgen
-            soon = bald
-            later = später
-            next week = nächste Woche
-            next month = nächsten Monat
-            next year = nächstes Jahr
-            """),
+        *_phrases("future"),
         *_CALENDAR,
     ),
 }
@@ -80,37 +28,14 @@ TIMES = {
 # English unit in the plural, German unit in the dative plural, as "vor" and "in" need it.
 TIME_UNITS = (("days", "Tagen"), ("weeks", "Wochen"), ("months", "Monaten"), ("years", "Jahren"))
 
-FREQUENCIES = _read_phrases("""
-    always = immer
-    never = nie
-    often = oft
-    rarely = selten
-    sometimes = manchmal
-    usually = meistens
-    """)
+FREQUENCIES = _phrases("frequencies")
 
-WHEREABOUTS = _read_phrases("""
-    at home = zu Hause
-    here = hier
-    outside = draußen
-    there = dort
-    upstairs = oben
-    """)
+WHEREABOUTS = _phrases("whereabouts")
 
-_PACES = _read_phrases("""
-    carefully = vorsichtig
-    quickly = schnell
-    slowly = langsam
-    """)
-_SOUNDS = _read_phrases("""
-    loudly = laut
-    quietly = leise
-    """)
-_COMPANY = _read_phrases("alone = allein")
-_QUALITIES = _read_phrases("""
-    badly = schlecht
-    well = gut
-    """)
+_PACES = _phrases("paces")
+_SOUNDS = _phrases("sounds")
+_COMPANY = _phrases("company")
+_QUALITIES = _phrases("qualities")
 
 # Verbs that can have a companion or a beneficiary.
 _IN_COMPANY = "build clean dance discuss drink drive eat fly hunt play pray prepare repair sing travel visit wait work"
@@ -129,21 +54,7 @@ MANNERS_FITTING: dict[str, tuple[Phrase, ...]] = {
     for verb in sorted({verb for _, fitting in _VERBS_OF_MANNER for verb in fitting.split()})
 }
 
-NUMBER_WORDS = tuple(
-    read_entries("""
-        two = zwei
-        three = drei
-        four = vier
-        five = fünf
-        six = sechs
-        seven = sieben
-        eight = acht
-        nine = neun
-        ten = zehn
-        eleven = elf
-        twelve = zwölf
-        """)
-)
+NUMBER_WORDS: tuple[tuple[str, str], ...] = tuple(LEXICON["numbers"].items())
 
 _WOMEN = "Anna Clara Elena Emma Eva Fatima Helena Ingrid Julia Laura Lena Maria Mia Monika Nina Olga Paula Petra Sabine"
 _MEN = "Adam Ali Anton Daniel David Emil Erik Georg Jan Karl Kevin Leo Martin Michael Oliver Omar Paul Peter Simon"

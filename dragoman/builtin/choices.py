@@ -5,7 +5,6 @@ from random import Random
 from typing import TypeVar
 
 from dragoman.builtin import german, phrases
-from dragoman.builtin.adjectives import ADJECTIVES_FITTING, Adjective
 from dragoman.builtin.adverbials import (
     CITIES,
     MANNERS_FITTING,
@@ -19,7 +18,7 @@ from dragoman.builtin.adverbials import (
     WHEREABOUTS,
 )
 from dragoman.builtin.clauses import Phrase
-from dragoman.builtin.nouns import MASS_KINDS, NOUNS, PLACE_KINDS, Noun
+from dragoman.builtin.lexicon import ADJECTIVES_FITTING, MASS_KINDS, NOUNS, PLACE_KINDS, Adjective, Noun
 from dragoman.builtin.phrases import Determiner, Nominal
 from dragoman.builtin.verbs import Verb
 

@@ -2,8 +2,7 @@
 
 from functools import cache
 
-from dragoman.builtin.adjectives import Adjective
-from dragoman.builtin.nouns import Noun
+from dragoman.builtin.lexicon import Adjective, Noun
 from dragoman.builtin.verbs import Verb
 
 CASES = ("nominative", "accusative", "dative", "genitive")

@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from dragoman.builtin import english, german
-from dragoman.builtin.adjectives import Adjective
 from dragoman.builtin.german import Forms
-from dragoman.builtin.nouns import Noun
+from dragoman.builtin.lexicon import Adjective, Noun
 
 # Two lemmas in a grammatical relation, such as ("adjective", "red", "car") or ("object", "buy", "car").
 Combination = tuple[str, str, str]

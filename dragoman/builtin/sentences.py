@@ -5,11 +5,10 @@ from random import Random
 
 from dragoman.builtin import actions, choices, clauses, german, phrases, verbs
 from dragoman.builtin.actions import TENSES
-from dragoman.builtin.adjectives import ADJECTIVES_FITTING
 from dragoman.builtin.adverbials import FREQUENCIES
 from dragoman.builtin.choices import chance, pick
 from dragoman.builtin.clauses import Clause, Phrase, Sentence, ask, spell, state
-from dragoman.builtin.nouns import NOUNS, PLACE_KINDS
+from dragoman.builtin.lexicon import ADJECTIVES_FITTING, NOUNS, PLACE_KINDS
 from dragoman.builtin.phrases import Combination, Nominal
 from dragoman.builtin.verbs import Verb
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dragoman.builtin import adverbials, clauses, german, phrases
-from dragoman.builtin.adjectives import ADJECTIVES
 from dragoman.builtin.choices import prepositional
 from dragoman.builtin.clauses import Clause, Phrase, spell
-from dragoman.builtin.nouns import NOUNS
+from dragoman.builtin.lexicon import ADJECTIVES, NOUNS
 from dragoman.builtin.phrases import INDEFINITE, POSSESSIVES, THE, Determiner, Name, Nominal
 from dragoman.builtin.verbs import BE, VERBS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.builtin import english
-from dragoman.builtin.nouns import NOUNS
+from dragoman.builtin.lexicon import NOUNS
 from dragoman.builtin.verbs import VERBS
 
 VERB_NAMED = {verb.lemma: verb for verb in VERBS}

@@ -3,8 +3,7 @@
 import pytest
 
 from dragoman.builtin import german
-from dragoman.builtin.adjectives import ADJECTIVES
-from dragoman.builtin.nouns import NOUNS, Noun
+from dragoman.builtin.lexicon import ADJECTIVES, NOUNS, Noun
 from dragoman.builtin.verbs import VERBS, Verb
 
 NOUN_NAMED = {noun.english: noun for nouns in NOUNS.values() for noun in nouns}

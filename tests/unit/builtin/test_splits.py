@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dragoman.builtin import adjectives, splits, write_builtin_corpus
+from dragoman.builtin import lexicon, splits, write_builtin_corpus
 from dragoman.builtin.adverbials import (
     CITIES,
     FREQUENCIES,
@@ -23,7 +23,7 @@ from dragoman.builtin.adverbials import (
     WHEREABOUTS,
 )
 from dragoman.builtin.clauses import Sentence
-from dragoman.builtin.nouns import NOUNS
+from dragoman.builtin.lexicon import NOUNS
 from dragoman.builtin.splits import MAX_WORDS, MIN_WORDS, BuiltinCorpus, draw_distinct, draw_sentence, is_held_out
 from dragoman.builtin.verbs import VERBS
 from dragoman.run.errors import UserError
@@ -52,7 +52,7 @@ NOUN_LEMMAS = {noun.english for nouns in NOUNS.values() for noun in nouns}
 
 
 def test_lexicon_is_large() -> None:
-    num_content_words = len(NOUN_LEMMAS) + len({verb.lemma for verb in VERBS}) + len(adjectives.ADJECTIVES)
+    num_content_words = len(NOUN_LEMMAS) + len({verb.lemma for verb in VERBS}) + len(lexicon.ADJECTIVES)
     groups = [FREQUENCIES, WHEREABOUTS, *MANNERS_FITTING.values(), *TIMES.values()]
     num_adverbs = len({phrase.english for group in groups for phrase in group})
     num_names = len({name.name for name in NAMES + TITLED_NAMES} | set(CITIES))
@@ -65,8 +65,8 @@ def draw(num_sentences: int, seed: int) -> list[Sentence]:
 
 
 def test_every_adjective_is_used() -> None:
-    used = {adjective for fitting in adjectives.ADJECTIVES_FITTING.values() for adjective in fitting}
-    assert used == set(adjectives.ADJECTIVES.values())
+    used = {adjective for fitting in lexicon.ADJECTIVES_FITTING.values() for adjective in fitting}
+    assert used == set(lexicon.ADJECTIVES.values())
 
 
 def test_translation_is_a_function_of_the_english_sentence(drawn: list) -> None:
@@ -99,7 +99,7 @@ def test_digits_and_names_are_copied(drawn: list) -> None:
 
 def test_every_content_word_occurs_often_enough_to_be_learned(drawn: list) -> None:
     counts = Counter(lemma for sentence in drawn for combination in sentence.combinations for lemma in combination[1:])
-    assert min(counts[lemma] for lemma in adjectives.ADJECTIVES) >= 40
+    assert min(counts[lemma] for lemma in lexicon.ADJECTIVES) >= 40
     text = Counter(re.findall(r"\w+", " ".join(sentence.source for sentence in drawn)))
     rare = {noun: text[noun] for noun in NOUN_LEMMAS if " " not in noun and text[noun] < 25}
     assert rare == {}
