@@ -60,7 +60,7 @@ def test_hosts_train_the_same_as_one_machine_and_report_their_ranks(rig: Rig, co
     first, *of_workers = done.stdout.splitlines()
     assert first == f"Run folder: {run}"
     assert all(line.startswith("[h1] ") for line in of_workers)
-    assert "[h1] 4 workers share 4 virtual workers and 800 tokens a step." in of_workers
+    assert "[h1] 4 workers share 4 virtual workers and 800 tokens per step." in of_workers
 
 
 @pytest.mark.slow
