@@ -7,7 +7,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from host_runs import ONE_EACH, ONE_THREAD, hosts_options, link_down, train_on_hosts, wait_until_deserted, write_config
+from host_runs import (
+    ONE_EACH,
+    ONE_THREAD,
+    hosts_options,
+    link_down,
+    train_on_hosts,
+    wait_until_no_processes,
+    write_config,
+)
 from link_measurement import set_rates
 from program import dragoman_command, read_records, run_dragoman, wait_until
 from rig import Rig
@@ -36,7 +44,7 @@ def check(rig: Rig, config: Path, hosts: str, code: int, **variables: str) -> di
     options = [*hosts_options(rig, hosts), "--seconds", SECONDS, "--steps", 1000, "--price-per-hour", 3.6, "--json"]
     before = check_folders()
     done = run_dragoman("check", config, *options, code=code, env=os.environ | ONE_THREAD | variables)
-    wait_until_deserted(rig)
+    wait_until_no_processes(rig)
     assert check_folders() == before  # nothing is left behind
     return json.loads(done.stdout)
 
@@ -101,7 +109,7 @@ def test_a_host_lost_during_the_check_leaves_the_measurements_so_far(rig: Rig, c
                 assert process.returncode == 1
     finally:
         set_rates(rig, None)
-    wait_until_deserted(rig, 60)
+    wait_until_no_processes(rig, 60)
     found = json.loads(output)
     assert any("h2" in problem for problem in found["problems"])
     assert found["measured"]["alone_steps"]

@@ -133,7 +133,7 @@ def test_the_parts_of_every_record_add_up_to_wall_time(name: str, request: pytes
         assert record["slowest"]["rank"] in range(WORKERS)
         assert len(record["work_seconds_by_rank"]) == WORKERS
     total = sum(
-        later["wall_seconds_per_step"] * (later["step"] - sooner["step"]) for sooner, later in pairwise(records)
+        later["wall_seconds_per_step"] * (later["step"] - before["step"]) for before, later in pairwise(records)
     )
     assert total == pytest.approx(records[-1]["time"] - records[0]["time"], rel=0.03)
     evaluated = [record["step"] for record in records if record["attribution"]["evaluation"] > 0]
