@@ -124,7 +124,7 @@ def test_a_folder_of_runs_is_refused(dragoman: Run, own_run: RunFolder):
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl"])
-def test_a_run_is_known_by_its_log_too(dragoman: Run, tmp_path: Path, name):
+def test_a_run_can_be_named_by_its_log_or_metrics(dragoman: Run, tmp_path: Path, name):
     run = write_own_run(tmp_path / "base", own_records(500))
     run.log.write_text("*** Global step 100: ***     Train loss: 6.5 \n", encoding="utf-8")
     assert json.loads(dragoman("report", run.path / name, "--json").stdout)["trainer"] == "dragoman"
@@ -144,7 +144,7 @@ def test_a_log_of_another_trainer_with_options_for_its_cluster(dragoman: Run, lo
     assert any("teacher-forced" in warning for warning in figures["warnings"])
 
 
-def test_the_same_log_again_takes_the_same_folder_and_another_one_another(dragoman: Run, log: Path):
+def test_importing_a_log_again_replaces_its_folder(dragoman: Run, log: Path):
     for _ in range(2):
         dragoman("import", log.name, cwd=log.parent)
     assert [path.name for path in (log.parent / "runs").iterdir()] == ["nohup"]
@@ -154,7 +154,7 @@ def test_the_same_log_again_takes_the_same_folder_and_another_one_another(dragom
     assert len(list((log.parent / "runs").iterdir())) == 2
 
 
-def test_logs_are_compared_when_asked_to(dragoman: Run, log: Path):
+def test_logs_are_compared_with_the_compare_option(dragoman: Run, log: Path):
     (log.parent / "other.out").write_text(openseq2seq_log(1_000), encoding="utf-8")
     done = dragoman("report", "nohup.out", "other.out", "--compare", "--json", cwd=log.parent)
     assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["nohup", "other"]

@@ -53,7 +53,7 @@ def run(tmp_path) -> RunFolder:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0 seconds"), (119, "119 seconds"), (600, "10 minutes"), (9_000, "2.5 hours (2:30:00)")]
 )
-def test_durations_as_people_say_them(seconds, words):
+def test_durations_in_words(seconds, words):
     assert words in describe_hours(seconds)
 
 
@@ -75,7 +75,7 @@ def test_duration_with_restart_phases_and_cost(own):
     assert answer.confidence == 1
 
 
-def test_the_price_a_person_states_counts_before_that_of_the_settings(own):
+def test_a_stated_price_overrides_the_settings(own):
     assert findings_of(own.evidence.run, price_per_hour=12.0).cost == pytest.approx(2 * own.cost)
 
 
@@ -84,7 +84,7 @@ def test_without_a_price_the_cost_is_asked_for(run):
     assert "--price-per-hour" in text_of(answer)
 
 
-def test_a_log_without_a_clock_is_added_up_and_says_so(imported_run):
+def test_without_a_clock_the_step_times_are_added_up(imported_run):
     answer = answer_duration(findings_of(imported_run, price_per_hour=10))
     assert "5.4 hours" in answer.answer
     assert "53.89" in answer.answer
@@ -146,7 +146,7 @@ def test_a_run_that_gets_better_does_not_overfit(own):
     assert not answer.missing
 
 
-def test_losses_that_are_not_comparable_are_said_to_be_so(imported_run):
+def test_losses_that_are_not_comparable_are_reported_as_such(imported_run):
     assert "dropout" in text_of(answer_overfitting(findings_of(imported_run)))
 
 
@@ -161,7 +161,7 @@ def test_busy_gpus_that_wait_are_explained(own):
     assert len(chart.series) == 4
 
 
-def test_processors_stand_in_where_there_is_no_gpu(run):
+def test_without_gpus_the_answer_is_about_cpus(run):
     run = write_own_run(run.path, [train_record(100)])
     for path in run.system_files():
         samples = [json.loads(line) | {"gpus": []} for line in path.read_text().splitlines()]
@@ -180,7 +180,7 @@ def test_the_network_by_measurement(own):
     assert not answer.missing
 
 
-def test_the_network_by_arithmetic_says_what_was_assumed(imported_run):
+def test_the_estimate_of_the_network_lists_its_assumptions(imported_run):
     answer = answer_network(findings_of(imported_run, link="1000Mbit", gpu="V100"))
     assert answer.answer.startswith("Yes")
     assert "365.3 MB" in text_of(answer)
@@ -189,7 +189,7 @@ def test_the_network_by_arithmetic_says_what_was_assumed(imported_run):
     assert answer_network(findings_of(imported_run, link="100gbit")).answer.startswith("No")
 
 
-def test_without_the_link_it_is_asked_for(imported_run):
+def test_without_a_link_the_answer_asks_for_it(imported_run):
     answer = answer_network(findings_of(imported_run))
     assert "--link" in answer.answer
     assert answer.confidence == 0
@@ -208,7 +208,7 @@ def test_the_formula_of_the_learning_rate_with_this_runs_numbers(own):
     assert formula.y[0] == pytest.approx(1.235e-7, rel=0.001)
 
 
-def test_a_run_that_ended_in_its_warm_up_never_fell(run):
+def test_a_run_that_ended_during_warm_up(run):
     answer = answer_learning_rate(findings_of(write_own_run(run.path, own_records(2_000))))
     assert "2.471e-04" in answer.answer
     assert "9.882e-04" in answer.answer
@@ -234,7 +234,7 @@ def test_rates_that_do_not_follow_the_formula_are_noticed(run):
         ({"maximum_learning_rate": 5e-4}, ["never above 0.0005", "5.000e-04"]),
     ],
 )
-def test_other_schedules_are_told_with_their_numbers(run, settings, words):
+def test_other_schedules_are_described_with_their_numbers(run, settings, words):
     write_own_run(run.path, [evaluation_record(NUM_STEPS)], training=settings)
     said = text_of(answer_learning_rate(findings_of(run)))
     for each in words:
@@ -284,13 +284,13 @@ def test_bytes_for_each_parameter(own):
     assert "1.5 GB in total" in text_of(answer)
 
 
-def test_checkpoints_that_are_gone_are_known_by_their_records(run):
+def test_size_of_deleted_checkpoints_comes_from_records(run):
     findings = findings_of(write_records(write_config(run), own_records(2_500)))
     assert "730.6 MB" in answer_checkpoint_size(findings).answer
     assert answer_checkpoint_files(findings).confidence == 0
 
 
-def test_checkpoints_of_openseq2seq_by_its_rule(imported_run):
+def test_checkpoint_size_of_openseq2seq_is_estimated(imported_run):
     findings = findings_of(imported_run)
     assert "852.3 MB" in answer_checkpoint_size(findings).answer
     assert "14 bytes" in answer_checkpoint_size(findings).answer
@@ -299,7 +299,7 @@ def test_checkpoints_of_openseq2seq_by_its_rule(imported_run):
         assert ending in files.answer
 
 
-def test_step_times_and_the_one_that_stands_out(own):
+def test_step_times_and_an_outlier(own):
     answer = answer_steps(own)
     assert "2.04 s on average" in answer.answer
     assert own.step_times.median == pytest.approx(2.0, abs=0.01)
@@ -324,7 +324,7 @@ def test_slow_intervals_are_explained_by_what_happened_then(run, event, cause):
     assert explain_outliers(findings_of(write_records(run, records))) == {cause: 1}
 
 
-def test_a_slow_beginning_is_called_so(run):
+def test_a_slow_first_interval_is_explained_by_the_start(run):
     records = [train_record(step, seconds_per_step=9.0 if step == 100 else 2.0) for step in range(100, 3_001, 100)]
     assert explain_outliers(findings_of(write_records(run, records))) == {"at the start": 1}
 
@@ -359,14 +359,14 @@ def test_traffic_of_a_log_by_theory(imported_run):
     assert answer.missing
 
 
-def test_a_price_that_is_given_holds_for_the_whole_run(run):
+def test_a_stated_price_applies_to_the_whole_run(run):
     write_own_run(run.path)
     given = findings_of(run, price_per_hour=100.0)
     assert given.cost == pytest.approx(100.0 * given.wall_seconds / 3600)
     assert findings_of(run, price_per_hour=0.0).cost == 0
 
 
-def test_a_chart_without_measured_traffic_accuses_no_network(imported_run):
+def test_without_measured_traffic_the_chart_shows_link_speeds(imported_run):
     (chart,) = answer_traffic(findings_of(imported_run, link="1000Mbit")).charts
     bytes_line, step_line = chart.series
     assert len(set(step_line.y)) == 1

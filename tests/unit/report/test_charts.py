@@ -7,7 +7,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
 
@@ -116,7 +116,7 @@ def test_log_axes_drop_what_they_cannot_show():
     assert draw_chart(chart)
 
 
-def test_gaps_stay_gaps_and_a_lonely_value_is_seen():
+def test_gaps_stay_gaps_and_a_single_value_is_visible():
     y = [1.0] * 50 + [None, 2.0, None] + [1.0] * 50
     svg = draw_chart(chart_of(line(y)))
     curve = max(re.findall(r' d="([^"]*)"', svg), key=lambda path: path.count("L"))
@@ -142,7 +142,7 @@ def test_thinning_keeps_stacks_together_and_clouds_dense():
     assert len(cloud.x) == MOST_POINTS
 
 
-def test_stacks_with_places_of_their_own_are_added():
+def test_stacks_with_different_x_values_are_added():
     chart = chart_of(Series("a", [0, 2], [1, 1], "stack"), Series("b", [1, 2], [2, 2], "stack"))
     first, second = thin_chart(chart).series
     assert (first.x, first.y) == ([0, 1, 2], [1, 1, 1])
@@ -185,7 +185,7 @@ def test_stacks_out_of_order_are_put_in_order():
 
 
 @pytest.mark.filterwarnings("error")
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.lists(any_series(), max_size=3),
     st.lists(st.builds(Mark, st.floats(), st.text(max_size=9)), max_size=3),
@@ -193,15 +193,16 @@ def test_stacks_out_of_order_are_put_in_order():
     st.booleans(),
     st.booleans(),
 )
-def test_any_values_and_names_give_sound_svg_or_nothing(series, marks, is_x_log, is_y_log, y_from_zero):
+def test_any_values_and_names_give_valid_svg_or_nothing(series, marks, is_x_log, is_y_log, y_from_zero):
     chart = Chart("k", "t", "x", "y", series, marks, is_x_log, is_y_log, y_from_zero)
     svg = draw_chart(chart)
     if svg:
         ElementTree.fromstring(svg)
 
 
-@settings(max_examples=25)
-@given(st.text(max_size=60) | st.just(HOSTILE))
+@settings(max_examples=12)
+@example(HOSTILE)
+@given(st.text(max_size=60))
 def test_any_text_stays_text(text):
     chart = chart_of(line([1, 2], name=text), line([2, 3]), marks=[Mark(1, text)], note=text)
     svg = draw_chart(replace(chart, title=text, x_label=text, y_label=text))

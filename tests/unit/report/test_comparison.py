@@ -66,7 +66,7 @@ def better(tmp_path) -> RunFolder:
     return write_own_run(tmp_path / "better", records, training={"price_per_hour": 6.0, "learning_rate": 1.5})
 
 
-def test_the_lower_loss_is_named_with_its_distance(worse, better):
+def test_the_run_with_the_lower_loss_is_named(worse, better):
     found = compare(worse, better)
     (judgement,) = found.facts["judgements"]
     assert "better has the lowest dev loss" in judgement
@@ -78,7 +78,7 @@ def test_the_lower_loss_is_named_with_its_distance(worse, better):
     assert found.warnings == []
 
 
-def test_a_difference_within_the_noise_is_said_to_be_so(tmp_path):
+def test_a_difference_within_the_noise_is_reported_as_such(tmp_path):
     random = np.random.default_rng(1)
     runs = []
     for name in ("a", "b"):
@@ -108,7 +108,7 @@ def test_different_dev_sets_are_not_compared(worse, better):
     assert "different dev sets" in compare(worse, better).facts["judgements"][0]
 
 
-def test_damaged_translations_leave_the_losses(worse, better):
+def test_with_damaged_translations_losses_are_compared(worse, better):
     write_translations(worse, counts(0.5, 20))
     better.translations.write_text('{"step": 5}\n{"bleu_counts": "x"}\n')
     assert "lowest dev loss" in compare(worse, better).summary
@@ -161,14 +161,14 @@ def test_three_runs_have_a_column_each_and_the_figures_of_a_report(worse, better
     assert any("price" in warning for warning in found.warnings)
 
 
-def test_folders_of_the_same_name_are_told_apart(tmp_path):
+def test_folders_with_the_same_name_get_numbers(tmp_path):
     runs = [write_own_run(tmp_path / parent / "run", own_records(500)) for parent in "abc"]
     names = [run["name"] for run in compare(*runs).facts["runs"]]
     assert len(set(names)) == 3
     assert names[0] == "run"
 
 
-def test_a_name_that_looks_like_the_number_of_another_is_not_taken_twice(tmp_path):
+def test_numbered_names_do_not_collide_with_real_names(tmp_path):
     folders = ["run (2)", "a/run", "b/run"]
     runs = [write_own_run(tmp_path / folder, own_records(500)) for folder in folders]
     assert len({run["name"] for run in compare(*runs).facts["runs"]}) == 3
@@ -200,7 +200,7 @@ def test_runs_that_were_never_evaluated_cannot_be_compared(tmp_path):
     json.dumps(found.to_json(), allow_nan=False)
 
 
-def test_empty_folders_are_compared_without_complaint(tmp_path):
+def test_empty_folders_can_be_compared(tmp_path):
     runs = [write_records(RunFolder(tmp_path / name), []) for name in "ab"]
     assert "fewer than two runs were evaluated" in compare(*runs).summary
 
@@ -264,7 +264,7 @@ def test_bleu_of_summed_counts_is_that_of_sacrebleu(lines):
     assert bleu_of(counts) == pytest.approx(BLEU().corpus_score(hypotheses, [wanted]).score, abs=1e-9)
 
 
-def test_nothing_translated_is_a_bleu_of_nothing():
+def test_bleu_of_empty_counts_is_zero():
     assert bleu_of([0] * NUM_COUNTS) == 0
 
 
@@ -284,7 +284,7 @@ def test_equally_good_runs_are_seldom_called_different():
     assert sum(each is not None and each.is_significant for each in found) <= 1
 
 
-def test_a_clearly_better_run_is_significantly_so_whichever_is_named_first():
+def test_a_clearly_better_run_is_significantly_better_in_either_order():
     worse, better = dev_translations(translated(0.4)), dev_translations(translated(0.2, seed=2))
     forth, back = compare_bleu(worse, better), compare_bleu(better, worse)
     assert forth is not None
@@ -298,7 +298,7 @@ def test_a_clearly_better_run_is_significantly_so_whichever_is_named_first():
     assert forth.points == pytest.approx(expected)
 
 
-def test_the_verdict_is_always_the_same():
+def test_the_bootstrap_is_deterministic():
     first, second = dev_translations(translated(0.3)), dev_translations(translated(0.28, seed=3))
     assert compare_bleu(first, second) == compare_bleu(first, second)
 
@@ -321,7 +321,7 @@ HEAD = {"step": 7, "bleu": 20.0, "signature": "s"}
 COUNTS = [5, 5, 4, 3, 2, 1, 5, 4, 3, 2]
 
 
-def test_what_an_evaluation_kept_is_read_again(tmp_path):
+def test_saved_translations_are_read_again(tmp_path):
     run = RunFolder(tmp_path)
     hypotheses, wanted = translated(0.3), references()
     evaluation = Evaluation(
@@ -345,7 +345,7 @@ def test_what_an_evaluation_kept_is_read_again(tmp_path):
     assert bleu_of(found.counts.sum(axis=0)) == pytest.approx(BLEU().corpus_score(hypotheses, [wanted]).score)
 
 
-def test_the_example_of_the_damaged_ones_is_whole(tmp_path):
+def test_the_undamaged_example_is_valid(tmp_path):
     write_lines(RunFolder(tmp_path), HEAD, row(COUNTS))
     assert read_translations(RunFolder(tmp_path)) is not None
 
@@ -382,7 +382,7 @@ def test_damaged_translations_are_none(tmp_path, lines):
     assert read_translations(run) is None
 
 
-def test_missing_cut_and_foreign_files_are_none(tmp_path):
+def test_missing_and_damaged_translation_files_are_none(tmp_path):
     run = RunFolder(tmp_path)
     assert read_translations(run) is None
     run.translations.write_bytes(json.dumps(HEAD).encode() + b'\n{"source": "a", "bleu')
@@ -404,7 +404,7 @@ numbers = st.integers(-2, 9) | st.floats() | st.integers() | st.none() | st.text
     st.lists(st.lists(numbers, min_size=9, max_size=11), max_size=3),
     st.lists(st.integers(0, 9), min_size=10, max_size=10),
 )
-def test_whatever_a_strangers_file_holds_it_can_be_compared_or_is_none(tmp_path_factory, damaged, plain):
+def test_any_translation_file_is_comparable_or_none(tmp_path_factory, damaged, plain):
     run = RunFolder(tmp_path_factory.mktemp("run"))
     write_lines(run, HEAD, row(plain), *map(row, damaged))
     found = read_translations(run)

@@ -86,7 +86,7 @@ def test_the_figures_of_our_own_run(own_report):
     assert found["seconds"] == pytest.approx(NUM_STEPS * SECONDS_PER_STEP + 800 + 300, rel=0.001)
 
 
-def test_the_first_paragraph_says_what_how_good_how_long_what_held_it_back_and_what_next(own_report):
+def test_the_summary_has_model_quality_time_bottleneck_and_next_step(own_report):
     summary = own_report.summary
     for words in ("60,880,896 parameters", "10,000 steps of 20,000", "BLEU 24.0", "5.9 hours", "network", "Next:"):
         assert words in summary
@@ -101,7 +101,7 @@ def test_the_forecast_says_what_a_tenth_more_steps_would_bring(own_report):
         assert found["low"] < found["then"] < found["high"]
 
 
-def test_what_follows_the_answers(own_report):
+def test_sections_after_the_answers(own_report):
     sections = {section.title: section for section in own_report.sections}
     samples = next(section.samples for section in own_report.sections if section.samples)
     assert samples[-1].translation == "Eine Katze schläft."
@@ -145,7 +145,7 @@ def test_samples_of_a_teacher_forced_log_are_marked(imported_run):
     assert all(sample.is_teacher_forced for sample in samples)
 
 
-def test_a_folder_with_nothing_in_it(tmp_path):
+def test_an_empty_folder_gets_a_report(tmp_path):
     found = check_report(build_report(RunFolder(tmp_path)))
     assert found["steps"] == {"first": None, "last": None}
     assert found["parameters"] is None
@@ -154,7 +154,7 @@ def test_a_folder_with_nothing_in_it(tmp_path):
     assert "No step was trained" in found["summary"]
 
 
-def test_a_run_that_was_only_set_up(tmp_path):
+def test_a_run_without_any_record_gets_a_report(tmp_path):
     found = check_report(build_report(write_records(write_config(RunFolder(tmp_path)), [])))
     assert found["seconds_per_step"]["median"] is None
     assert found["forecast"] is None
@@ -204,7 +204,7 @@ def test_many_skipped_lines_are_counted(tmp_path):
     assert warnings[3:] == ["7 more lines of metrics.jsonl were skipped."]
 
 
-def test_a_log_that_became_nan_says_since_when_and_to_throw_it_away(tmp_path):
+def test_a_log_that_became_nan_is_reported_with_the_step(tmp_path):
     lines = [
         f"*** Global step {step}: ***     Train loss: {'nan' if step > 500 else 3.5} " for step in range(100, 1001)
     ]
@@ -216,12 +216,12 @@ def test_a_log_that_became_nan_says_since_when_and_to_throw_it_away(tmp_path):
     assert "NaN" in found["next"]
 
 
-def test_overflow_that_was_skipped_is_told(tmp_path):
+def test_skipped_updates_are_a_warning(tmp_path):
     run = write_own_run(tmp_path, [train_record(100, skipped_steps=7)])
     assert any("7 updates were skipped" in warning for warning in build_report(run).warnings)
 
 
-def test_damaged_lines_are_passed_over(tmp_path):
+def test_a_report_skips_damaged_lines(tmp_path):
     run = write_own_run(tmp_path, own_records(2_000))
     with run.metrics.open("ab") as file:
         file.write(b'{"kind": "train", "step": 2100, "lo\n\xff\xfe\x00\n[1]\n"x"\n' + b"[" * 100_000 + b"\n")
@@ -240,7 +240,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_file_costs_only_what_it_told(tmp_path, name):
+def test_a_damaged_file_leaves_the_rest_of_the_report(tmp_path, name):
     run = write_own_run(tmp_path, own_records(2_000))
     (run.path / name).write_text(DAMAGE[name], encoding="utf-8")
     found = check_report(build_report(run))
@@ -372,7 +372,7 @@ def check_harmless(html: str, text: str) -> None:
     assert "alert(1)" in html  # shown, not lost
 
 
-def test_three_files_in_a_folder_that_is_made(tmp_path):
+def test_three_files_are_written_to_a_new_folder(tmp_path):
     files = write_report(short_report(), tmp_path / "new" / "folder")
     assert {path.name for path in files.values()} == NAMES
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == NAMES
@@ -381,7 +381,7 @@ def test_three_files_in_a_folder_that_is_made(tmp_path):
     assert files["md"].read_text(encoding="utf-8").startswith("# ")
 
 
-def test_a_comparison_is_written_likewise(tmp_path):
+def test_a_comparison_is_written_to_the_same_files(tmp_path):
     files = write_report(sample_comparison(), tmp_path)
     assert json.loads(files["json"].read_text(encoding="utf-8"))["title"] == "Three runs compared"
 
@@ -392,7 +392,7 @@ def test_an_older_report_is_replaced(tmp_path):
     assert "old" not in (tmp_path / "report.json").read_text().split()
 
 
-def test_nothing_is_written_where_one_of_them_cannot_be_made(tmp_path, monkeypatch):
+def test_if_rendering_fails_nothing_is_written(tmp_path, monkeypatch):
     def fail(_: object) -> str:
         raise ValueError("no page")
 
@@ -404,7 +404,7 @@ def test_nothing_is_written_where_one_of_them_cannot_be_made(tmp_path, monkeypat
     assert (tmp_path / "report.md").read_text() == "old"
 
 
-def test_a_disk_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -415,20 +415,20 @@ def test_a_disk_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_in_place_of_the_folder_is_the_users_to_mend(tmp_path):
+def test_a_file_in_place_of_the_folder_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_report(short_report(), tmp_path / "file" / "report")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_nobody_may_write_to(tmp_path):
+def test_a_folder_without_write_permission_is_a_user_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="Permission denied"):
         write_report(short_report(), tmp_path)
 
 
-def test_the_report_of_a_run_lies_in_its_folder(tmp_path):
+def test_the_report_of_a_run_is_written_to_its_folder(tmp_path):
     run = write_own_run(tmp_path / "run", own_records(600))
     assert report_run(run) == run.report("html")
     assert {path.name for path in run.path.iterdir()} >= NAMES
@@ -450,7 +450,7 @@ def test_hostile_text_in_a_runs_samples_and_settings_is_harmless(tmp_path):
     check_harmless(*(files[suffix].read_text(encoding="utf-8") for suffix in ("html", "md")))
 
 
-def test_hostile_text_in_a_foreign_log_is_harmless(tmp_path):
+def test_hostile_text_in_an_imported_log_is_harmless(tmp_path):
     (tmp_path / "nohup.out").write_text(openseq2seq_log(1_000, sample=HOSTILE), encoding="utf-8")
     run = RunFolder(tmp_path / "run")
     import_run([tmp_path / "nohup.out"], run)
@@ -458,7 +458,7 @@ def test_hostile_text_in_a_foreign_log_is_harmless(tmp_path):
     check_harmless(*(files[suffix].read_text(encoding="utf-8") for suffix in ("html", "md")))
 
 
-def test_half_letters_in_records_can_be_written(tmp_path):
+def test_lone_surrogates_in_records_can_be_written(tmp_path):
     sample = {"source": "\ud800", "reference": "\udfff", "translation": "\ud83d"}
     run = write_own_run(tmp_path / "run", [evaluation_record(500, samples=[sample], signature="\ud800")])
     files = write_report(build_report(run), run.path)

@@ -62,7 +62,7 @@ def test_records_are_sorted_by_their_kind(tmp_path):
     assert found.price_per_hour == 6.0
 
 
-def test_steps_made_again_after_a_restart_count_once(tmp_path):
+def test_steps_repeated_after_a_restart_count_once(tmp_path):
     before = [train(10), evaluation(20), train(20), train(30), evaluation(40), train(40)]
     restart = {"kind": "restart", "step": 20, "cause": "rank 1 was killed", "time": 1_100.0}
     again = [train(step, loss=1.0, time=1_100.0 + step) for step in (30, 40, 50)]
@@ -73,7 +73,7 @@ def test_steps_made_again_after_a_restart_count_once(tmp_path):
     assert len(found.records) == 10
 
 
-def test_what_a_restart_lost_is_known(tmp_path):
+def test_time_lost_by_a_restart(tmp_path):
     before = [train(step, seconds_per_step=seconds) for step, seconds in ((10, 9.0), (20, 0.5), (30, 1.5))]
     [lost] = read_evidence(
         write_run(tmp_path, [*before, {"kind": "restart", "step": 10, "cause": "no heart beat", "time": 1_090.0}])
@@ -83,23 +83,23 @@ def test_what_a_restart_lost_is_known(tmp_path):
     assert lost.silent_seconds == pytest.approx(60.0)
 
 
-def test_every_restart_is_told_and_none_loses_what_another_lost(tmp_path):
+def test_each_restart_counts_only_its_own_repeated_steps(tmp_path):
     records = [train(10), train(20), {"kind": "restart", "step": 10}, train(20), {"kind": "restart", "step": 10}]
     restarts = read_evidence(write_run(tmp_path, records)).restarts
     assert [restart.repeated_steps for restart in restarts] == [10, 10]
 
 
-def test_a_run_that_crashed_thousands_of_times_is_read_in_a_moment(tmp_path):
-    num_crashes = 20_000
+def test_a_run_with_thousands_of_restarts_is_read_quickly(tmp_path):
+    num_crashes = 5_000
     records = [*(train(1) for _ in range(num_crashes)), *({"kind": "restart", "step": 1} for _ in range(num_crashes))]
     run = write_run(tmp_path, records)
     begin = time.process_time()
     assert len(read_evidence(run).restarts) == num_crashes
-    # Under a second; it was two minutes when every restart looked at every record.
-    assert time.process_time() - begin < 20
+    # 0.2 s; 7 s if every restart looked at every record.
+    assert time.process_time() - begin < 5
 
 
-def test_a_restart_without_times_or_words_is_one_all_the_same(tmp_path):
+def test_a_restart_may_lack_times_and_cause(tmp_path):
     records = [{"kind": "train", "step": 10}, {"kind": "restart", "step": 5}]
     [restart] = read_evidence(write_run(tmp_path, records)).restarts
     assert (restart.cause, restart.repeated_steps) == ("", 5)
@@ -112,7 +112,7 @@ def test_a_clock_that_was_set_back_makes_no_negative_time(tmp_path):
     assert restart.silent_seconds == 0.0
 
 
-def test_a_step_judged_twice_has_the_later_figures_in_order_of_steps(tmp_path):
+def test_a_step_evaluated_twice_has_the_later_figures(tmp_path):
     records = [evaluation(20), evaluation(10, loss=3.0), evaluation(20, loss=1.0)]
     found = read_evidence(write_run(tmp_path, records)).evaluations
     assert [(record.step, record.loss) for record in found] == [(10, 3.0), (20, 1.0)]
@@ -156,13 +156,13 @@ DAMAGED_LINES = [
 
 
 @pytest.mark.parametrize("line", DAMAGED_LINES)
-def test_damaged_lines_are_left_out_beside_good_ones(tmp_path, line):
+def test_damaged_lines_of_metrics_are_skipped(tmp_path, line):
     run = write_run(tmp_path)
     run.metrics.write_text(f"{json.dumps(train(10))}\n{line}\n{json.dumps(train(20))}\n")
     assert steps_of(read_evidence(run).train) == [10, 20]
 
 
-def test_bytes_that_are_no_text_cost_their_line_only(tmp_path):
+def test_a_line_that_is_not_text_is_skipped(tmp_path):
     run = write_run(tmp_path)
     run.metrics.write_bytes(b"\xff\xfe\n" + json.dumps(train(10)).encode() + b"\n")
     assert steps_of(read_evidence(run).train) == [10]
@@ -176,7 +176,7 @@ def test_a_run_without_records_is_empty(tmp_path):
     assert (found.parameters, found.num_ranks, found.num_nodes) == (None, None, None)
 
 
-def test_records_that_cannot_be_read_are_the_users_to_mend(tmp_path):
+def test_unreadable_metrics_are_a_user_error(tmp_path):
     run = write_run(tmp_path)
     run.metrics.unlink()
     run.metrics.mkdir()
@@ -188,7 +188,7 @@ def test_records_that_cannot_be_read_are_the_users_to_mend(tmp_path):
     "config",
     ["", "[training", "training = 5", "training = [1]", "a = " + "[" * 50_000, "\x00", "[data]\nprepared = 5"],
 )
-def test_a_damaged_config_is_no_config(tmp_path, config):
+def test_a_damaged_config_counts_as_missing(tmp_path, config):
     found = read_evidence(write_run(tmp_path, [train(10)], config))
     assert found.settings == RecordedConfig()
     assert found.shape is None
@@ -196,7 +196,7 @@ def test_a_damaged_config_is_no_config(tmp_path, config):
     assert found.corpus == CorpusFacts()
 
 
-def test_a_config_that_is_no_text_is_no_config(tmp_path):
+def test_a_config_that_is_not_text_counts_as_missing(tmp_path):
     run = write_run(tmp_path, [train(10)])
     run.config.write_bytes(b"\xff\xfe[training]")
     assert read_evidence(run).config == {}
@@ -209,7 +209,7 @@ def test_a_damaged_status_is_an_unknown_state(tmp_path):
     assert read_evidence(run).state == "unknown"
 
 
-def test_parameters_are_those_of_the_newest_checkpoint_that_tells(tmp_path):
+def test_parameters_come_from_the_newest_valid_checkpoint(tmp_path):
     run = write_run(tmp_path)
     write_state(run, 100, json.dumps({"model": asdict(load_preset("tiny"))}))
     write_state(run, 200, json.dumps({"model": BASE}))
@@ -238,7 +238,7 @@ def test_parameters_are_those_of_the_newest_checkpoint_that_tells(tmp_path):
         BASE | {"dropout": "0.1"},
     ],
 )
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, model):
+def test_a_damaged_checkpoint_is_skipped(tmp_path, model):
     run = write_run(tmp_path)
     write_state(run, 100, json.dumps({"model": model}))
     found = read_evidence(run)
@@ -255,13 +255,13 @@ def test_parameters_follow_from_settings_and_vocabulary_before_the_first_checkpo
 
 
 @pytest.mark.parametrize("tokenizer", [None, {}, {"num_source_pieces": 8}, {"num_source_pieces": "a"}, 5])
-def test_a_vocabulary_that_is_not_told_is_not_guessed(tmp_path, tokenizer):
+def test_without_a_vocabulary_parameters_are_not_known(tmp_path, tokenizer):
     run = write_run(tmp_path)
     run.corpus_facts.write_text(json.dumps({"tokenizer": tokenizer}))
     assert read_evidence(run).parameters is None
 
 
-def test_the_corpus_tells_where_the_run_noted_nothing(tmp_path):
+def test_corpus_facts_come_from_the_run_or_else_the_corpus(tmp_path):
     prepared = tmp_path / "prepared"
     prepared.mkdir()
     (prepared / "manifest.json").write_text('{"key": "of the corpus"}')
@@ -272,7 +272,7 @@ def test_the_corpus_tells_where_the_run_noted_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '"\\ud800"', "[" * 100_000])
-def test_a_damaged_manifest_is_none(tmp_path, text):
+def test_a_damaged_manifest_counts_as_missing(tmp_path, text):
     prepared = tmp_path / "prepared"
     prepared.mkdir()
     (prepared / "manifest.json").write_text(text)
@@ -281,12 +281,12 @@ def test_a_damaged_manifest_is_none(tmp_path, text):
     assert read_evidence(run).corpus == CorpusFacts()
 
 
-def test_a_corpus_of_an_impossible_name_is_none(tmp_path):
+def test_a_corpus_with_an_impossible_name_counts_as_missing(tmp_path):
     run = write_run(tmp_path, config='[data]\nprepared = "a\\u0000b"\n')
     assert read_evidence(run).corpus == CorpusFacts()
 
 
-def test_a_foreign_run_tells_its_own_facts(tmp_path):
+def test_an_imported_run_has_the_facts_of_its_log(tmp_path):
     run = write_run(tmp_path, [train(10)])
     facts = {"parameters": BASE_PARAMETERS, "num_ranks": 4, "hosts": ["a", "b"]}
     run.imported.write_text(json.dumps({"trainer": "openseq2seq", "facts": facts}))
@@ -297,7 +297,7 @@ def test_a_foreign_run_tells_its_own_facts(tmp_path):
 
 
 @pytest.mark.parametrize("value", [0, -4, 0.5, "4", None, [], True, float("nan"), 10**400])
-def test_nonsense_in_the_facts_is_not_believed(tmp_path, value):
+def test_wrong_facts_are_ignored(tmp_path, value):
     run = write_run(tmp_path)
     facts = {"parameters": value, "num_ranks": value, "hosts": value}
     run.imported.write_text(json.dumps({"trainer": "marian", "facts": facts}))
@@ -305,16 +305,16 @@ def test_nonsense_in_the_facts_is_not_believed(tmp_path, value):
     assert (found.parameters, found.num_ranks, found.num_nodes) == (None, None, None)
 
 
-def test_what_was_measured_comes_before_what_a_person_says(tmp_path):
+def test_measurements_override_stated_facts(tmp_path):
     run = write_run(tmp_path, [train(10, work_seconds_by_rank=[0.5, 0.5, 0.5])])
     for node in ("a", "b"):
         run.system(node).write_text("")
-    plain, told = read_evidence(run), read_evidence(run, Known(nodes=4, gpus_per_node=2, price_per_hour=9.0))
+    plain, stated = read_evidence(run), read_evidence(run, Known(nodes=4, gpus_per_node=2, price_per_hour=9.0))
     assert (plain.num_ranks, plain.num_nodes, plain.price_per_hour) == (3, 2, 6.0)
-    assert (told.num_ranks, told.num_nodes, told.price_per_hour) == (3, 2, 9.0)
+    assert (stated.num_ranks, stated.num_nodes, stated.price_per_hour) == (3, 2, 9.0)
 
 
-def test_one_wrong_value_of_a_table_costs_only_itself(tmp_path):
+def test_one_wrong_value_of_a_table_leaves_the_others(tmp_path):
     tokenizer = {"num_source_pieces": "many", "num_target_pieces": 8, "is_joint": True}
     config = '[training]\nprice_per_hour = "six"\nmax_steps = 1000\n[data]\nprepared = 5\n'
     run = write_run(tmp_path, config=config)

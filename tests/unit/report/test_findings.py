@@ -58,7 +58,7 @@ def test_other_schedules_need_no_width(tmp_path):
     assert found.rate(200) == pytest.approx(0)
 
 
-def test_a_foreign_width_is_taken_from_its_facts(tmp_path):
+def test_the_width_of_an_imported_run_is_taken_from_its_facts(tmp_path):
     config = TRANSFORMER.replace("[model]\nwidth = 512\n", "")
     assert rates_of(tmp_path, config, facts={"width": 512}).rate(7_999) == pytest.approx(9.882e-4, rel=1e-4)
 
@@ -71,7 +71,7 @@ def test_without_a_valid_width_the_records_are_used(tmp_path, width):
     assert found.rate(5_500) == pytest.approx(1e-3)
 
 
-def test_a_run_that_kept_to_its_formula_does_not_deviate(tmp_path):
+def test_deviation_of_recorded_rates_from_the_formula(tmp_path):
     formula = rates_of(tmp_path, TRANSFORMER).rate
     # A record of step s shows the rate of its update, before which s - 1 were made.
     kept = rates_of(tmp_path, TRANSFORMER, recorded(lambda step: formula(step - 1)))
@@ -91,7 +91,7 @@ def test_a_run_that_kept_to_its_formula_does_not_deviate(tmp_path):
         (lambda step: 1e-3 * 0.5 ** (step / 5_000), "stay the same"),
     ],
 )
-def test_records_are_followed_and_their_shape_continued(tmp_path, formula, words):
+def test_recorded_rates_are_interpolated_and_continued(tmp_path, formula, words):
     found = rates_of(tmp_path, rates=recorded(formula))
     assert found.settings is None
     assert found.is_known
@@ -102,17 +102,17 @@ def test_records_are_followed_and_their_shape_continued(tmp_path, formula, words
     assert found.rate(30_000) == pytest.approx(later, rel=1e-6)
 
 
-def test_a_line_ends_at_nothing_and_not_below(tmp_path):
+def test_a_linear_schedule_ends_at_zero(tmp_path):
     assert rates_of(tmp_path, rates=recorded(lambda step: 1e-3 * (1 - step / 40_000))).rate(90_000) == 0
 
 
-def test_warm_up_does_not_spoil_the_shape_of_what_comes_after(tmp_path):
+def test_the_shape_after_warm_up_is_recognised(tmp_path):
     found = rates_of(tmp_path, rates=recorded(lambda step: min(step / 4_000, (step / 4_000) ** -0.5)))
     assert "square root" in found.assumption
     assert found.rate(2_500) == pytest.approx(2_500 / 4_000)
 
 
-def test_too_few_records_are_taken_as_constant_and_said_so(tmp_path):
+def test_with_too_few_recorded_rates_a_constant_is_assumed(tmp_path):
     found = rates_of(tmp_path, rates=[1e-3] * (FEWEST_RATES - 1))
     assert "constant" in found.assumption
     assert found.rate(5) == found.rate(10**9)

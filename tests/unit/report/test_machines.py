@@ -48,7 +48,7 @@ def test_time_counts_from_the_first_sample_of_any_machine(tmp_path):
     assert found.devices["node2 CPU"] == [None, None, 0.25, 0.25, 0.25]
 
 
-def test_a_long_run_is_put_into_spans_and_each_is_a_mean(tmp_path):
+def test_a_long_run_is_averaged_over_spans(tmp_path):
     run = write_samples(tmp_path, "node1", [sample(index, cpu=index % 2) for index in range(10 * MAX_SPANS)])
     found = read_machines(run)
     assert MAX_SPANS - 1 <= len(found.seconds) <= MAX_SPANS + 1
@@ -83,7 +83,7 @@ def test_notes_of_samplers_are_kept_once(tmp_path):
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_damaged_lines_are_left_out_wherever_they_stand(tmp_path, line, place):
+def test_damaged_samples_are_skipped(tmp_path, line, place):
     lines = [json.dumps(sample(1_000)), json.dumps(sample(1_002))]
     lines.insert(place, line)
     run = RunFolder(tmp_path)
