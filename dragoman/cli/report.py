@@ -36,7 +36,7 @@ def add_report_commands(app: typer.Typer) -> None:
         "--gpu V100 --link 1000Mbit | dragoman report runs/a runs/b"
     )(report)
     app.command("import", epilog="Examples: dragoman import nohup.out | dragoman import logs/ --run-dir runs/theirs")(
-        import_foreign
+        import_logs
     )
 
 
@@ -83,9 +83,9 @@ def report(
             warn(f"No browser was found: open {files['html']} yourself.")
 
 
-def import_foreign(sources: Sources, run_dir: RunDir = None, json: Json = False) -> None:
+def import_logs(sources: Sources, run_dir: RunDir = None, json: Json = False) -> None:
     """Turn the log of another trainer into a run folder, so that status, verdict and report work on it."""
-    run = _as_run(sources, run_dir, is_foreign=True)
+    run = _as_run(sources, run_dir, must_import=True)
     from dragoman.report.evidence import read_evidence
 
     evidence = read_evidence(run)
@@ -127,10 +127,10 @@ def _group(sources: Sequence[Path], is_each_its_own: bool) -> list[list[Path]]:
     return [list(sources)]
 
 
-def _as_run(paths: Sequence[Path], run_dir: Path | None, is_foreign: bool = False) -> RunFolder:
+def _as_run(paths: Sequence[Path], run_dir: Path | None, must_import: bool = False) -> RunFolder:
     """Returns the named run folder, or imports the run of another trainer into one."""
     if len(paths) == 1 and (run := _own_run(paths[0])) is not None:
-        if is_foreign:
+        if must_import:
             raise UsageError(f"{run.path} is already a run folder: use it directly with report.")
         return run
     from dragoman.importing.importer import import_run

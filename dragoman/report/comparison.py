@@ -43,7 +43,7 @@ class DevTranslations:
 
 @dataclass(frozen=True)
 class BleuDifference:
-    """How much better the second run is than the first, in points of BLEU."""
+    """Advantage of the second run over the first, in points of BLEU."""
 
     points: float
     low: float

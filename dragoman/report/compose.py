@@ -197,7 +197,7 @@ def _describe_model(evidence: Evidence) -> str:
         first = next(iter(_failures(evidence)), ImportedFailure())
         return f"No step was trained. {first.what} {first.cause}".strip()
     size = f" with {evidence.parameters:,} parameters" if evidence.parameters else ""
-    by = f" by {evidence.trainer}" if evidence.is_foreign and evidence.trainer not in CURVES_ONLY else ""
+    by = f" by {evidence.trainer}" if evidence.is_imported and evidence.trainer not in CURVES_ONLY else ""
     steps = f"{evidence.last_step:,} steps"
     planned = evidence.settings.training.max_steps
     if planned is not None and planned > evidence.last_step:
@@ -285,7 +285,7 @@ def _find_warnings(findings: Findings) -> list[str]:
         *(_describe_failure(failure) for failure in _failures(evidence)[:MAX_FAILURES]),
         *_score_warnings(findings),
         *_loss_warnings(evidence),
-        *(findings.network.warnings if findings.network and evidence.is_foreign else []),
+        *(findings.network.warnings if findings.network and evidence.is_imported else []),
         *_contradictions(evidence),
         *_checkpoint_warnings(evidence),
         *_state_warnings(evidence),
@@ -306,7 +306,7 @@ def _score_warnings(findings: Findings) -> list[str]:
         return [TEACHER_FORCED]
     if evidence.facts.bleu_kind == "tokenised":
         return ["BLEU in this log was computed on tokenised text: it depends on the tokenizer and is not sacreBLEU."]
-    if evidence.is_foreign and len(findings.bleu[0]) and evidence.facts.bleu_kind == "unknown":
+    if evidence.is_imported and len(findings.bleu[0]) and evidence.facts.bleu_kind == "unknown":
         return ["The log does not say how its BLEU was computed: score the translations again with sacreBLEU."]
     return []
 
@@ -336,7 +336,7 @@ def _contradictions(evidence: Evidence) -> list[str]:
 
 
 def _checkpoint_warnings(evidence: Evidence) -> list[str]:
-    if not evidence.is_foreign:
+    if not evidence.is_imported:
         return []  # Our own runs save a checkpoint at the end, too.
     every, last = evidence.settings.checkpoints.save_every, evidence.last_step
     if not every or last is None or not 0 < last < every:

@@ -14,7 +14,7 @@ MAX_DEPTH = 20
 """Deepest nesting in report.json; deeper values are left out."""
 
 Look = Literal["line", "points", "dashed", "band", "stack"]
-"""How a series is drawn; a band reaches from `low` up to `y`, and stacks are drawn on top of each other."""
+"""Style of a series; a band reaches from `low` up to `y`, and stacks are drawn on top of each other."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Chart:
     is_y_log: bool = False
     y_from_zero: bool = False
     note: str = ""
-    """How to read the chart, in one message."""
+    """Explanation for the reader, in one message."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Answer:
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     missing: Sequence[str] = ()
-    """What the files do not show, and what to measure next time."""
+    """Information that the files lack, and what to measure next time."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything except charts and tables."""

@@ -126,7 +126,7 @@ class Evidence:
         return list(found.values())
 
     @property
-    def is_foreign(self) -> bool:
+    def is_imported(self) -> bool:
         """Whether another trainer made the run."""
         return self.imported is not None
 
@@ -154,7 +154,7 @@ class Evidence:
 
     def _shape_from_settings(self) -> ModelShape | None:
         tokenizer = self.corpus.tokenizer
-        if self.is_foreign or tokenizer.num_source_pieces is None or tokenizer.num_target_pieces is None:
+        if self.is_imported or tokenizer.num_source_pieces is None or tokenizer.num_target_pieces is None:
             return None
         padded = [-(-size // 8) * 8 for size in (tokenizer.num_source_pieces, tokenizer.num_target_pieces)]
         try:
@@ -174,7 +174,7 @@ class Evidence:
     @cached_property
     def corpus(self) -> CorpusFacts:
         """Figures of the prepared corpus."""
-        return read_corpus_facts(self.run, None if self.is_foreign else self.settings.data.prepared)
+        return read_corpus_facts(self.run, None if self.is_imported else self.settings.data.prepared)
 
     @cached_property
     def num_ranks(self) -> int | None:

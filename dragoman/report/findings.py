@@ -43,7 +43,7 @@ class LearningRates:
     width: int | None
     recorded: Curve
     assumption: str
-    """How rates after the last record were found; empty where the formula is known."""
+    """Assumption about rates after the last record; empty where the formula is known."""
 
     @property
     def is_known(self) -> bool:
@@ -169,7 +169,7 @@ class Findings:
     def lowest_loss(self) -> float:
         """Loss of a perfect model; 0 for other trainers, which may define smoothing differently."""
         smoothing = self.evidence.settings.training.label_smoothing
-        if self.evidence.is_foreign or self.evidence.shape is None or not smoothing or not 0 < smoothing < 1:
+        if self.evidence.is_imported or self.evidence.shape is None or not smoothing or not 0 < smoothing < 1:
             return 0.0
         return smallest_smoothed_loss(smoothing, self.evidence.shape.target_vocab_size)
 
@@ -208,9 +208,9 @@ class Findings:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What limited the run: measured where there are measurements, otherwise estimated."""
+        """Bottleneck of the run: measured where there are measurements, otherwise estimated."""
         measured = judge_records(self.evidence.records)
-        if measured.is_known or self.network is None or not self.evidence.is_foreign:
+        if measured.is_known or self.network is None or not self.evidence.is_imported:
             return measured
         return self.network.verdict
 

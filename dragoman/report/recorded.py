@@ -117,7 +117,7 @@ class ImportedFile(_Table):
     """Configuration as the trainer printed it."""
     failures: list[ImportedFailure] = []
     notes: list[Text] = []
-    """What the log cannot tell."""
+    """Messages about information that the log lacks."""
     asked_for: list[Text] = []
     """Paths given to the command that imported the run."""
 

@@ -134,7 +134,7 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
         said = [f"The last checkpoint in the log: {paths[-1]}", f"Checkpoints named in the log: {len(paths):,}."]
         missing = ["Their files and sizes: list that folder."]
         return Answer(CHECKPOINT_FILES, answer, said, 0.3, missing=missing)
-    answer = "Not known: the log does not say." if evidence.is_foreign else "No checkpoint of this run is left."
+    answer = "Not known: the log does not say." if evidence.is_imported else "No checkpoint of this run is left."
     return Answer(CHECKPOINT_FILES, answer, missing=["List the folder that the trainer saves to."])
 
 

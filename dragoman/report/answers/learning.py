@@ -33,7 +33,7 @@ FALL = {
     "cosine": "then falls to its minimum along a cosine",
     "inverse_polynomial": "then falls with a power of the step",
 }
-"""What the learning rate does after warm-up, by schedule."""
+"""Words for the learning rate after warm-up, by schedule."""
 WHY_FALL = "Decay: near a good solution, smaller steps settle where large ones would jump around it."
 
 

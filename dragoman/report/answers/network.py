@@ -22,7 +22,7 @@ def answer_network(findings: Findings) -> Answer:
     verdict, estimate = findings.verdict, findings.network
     is_measured = bool(verdict.parts)
     evidence = [*verdict.evidence, *verdict.misleading]
-    if not is_measured and estimate is not None and findings.evidence.is_foreign:
+    if not is_measured and estimate is not None and findings.evidence.is_imported:
         evidence += [*estimate.warnings, *(f"Assumed: {assumption}" for assumption in estimate.assumptions)]
     missing = [] if is_measured else [_what_to_measure(findings)]
     return Answer(BOTTLENECK, _short_answer(verdict), evidence, verdict.confidence, missing=missing)
@@ -44,7 +44,7 @@ def _what_to_measure(findings: Findings) -> str:
         "--link": evidence.known.link,
     }
     options = [option for option, value in stated.items() if not value]
-    hint = f" Pass what you know with {', '.join(options)}." if options and evidence.is_foreign else ""
+    hint = f" Pass what you know with {', '.join(options)}." if options and evidence.is_imported else ""
     return (
         "The time that steps waited for the network was not measured. Next time log the bytes of the interface that "
         f"NCCL uses, every second, or train with dragoman, which measures both.{hint}"
@@ -106,7 +106,7 @@ def _pairs(findings: Findings) -> tuple[Floats, Floats]:
 
 def _bytes_in_theory(findings: Findings) -> float | None:
     evidence = findings.evidence
-    if findings.network is not None and evidence.is_foreign:
+    if findings.network is not None and evidence.is_imported:
         return findings.network.bytes_per_node or None
     if not (evidence.parameters and evidence.num_ranks and evidence.num_nodes):
         return None

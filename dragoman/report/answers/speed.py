@@ -187,7 +187,7 @@ def _describe_step_content(findings: Findings) -> list[str]:
         return [
             "These times include evaluations, which this trainer counts as part of a step; the median is not affected."
         ]
-    if evidence.is_foreign:
+    if evidence.is_imported:
         return []
     wall = curve(evidence.train, "wall_seconds_per_step")[1]
     own = "These times do not include evaluation, checkpoints and logging"
@@ -231,7 +231,7 @@ def _cause(findings: Findings, begin: float, end: float, index: int) -> str:
     }
     for cause, steps in events.items():
         # Our own evaluation at the last step of an interval is counted in that interval.
-        is_end_included = cause == "with an evaluation" and not evidence.is_foreign
+        is_end_included = cause == "with an evaluation" and not evidence.is_imported
         if any(begin <= step < end or (step == end and is_end_included) for step in steps):
             return cause
     return "at the start" if index == 0 else "without a known cause"

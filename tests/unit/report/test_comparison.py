@@ -36,7 +36,7 @@ def compare(*runs: RunFolder, **known):
 
 
 def counts(share: float, num_sentences: int = 200) -> list[list[int]]:
-    """Of sentences of twelve words, of which about this share is right."""
+    """Returns counts of sentences with twelve words, about this share of them right."""
     random = np.random.default_rng(7)
     rows = []
     for right in random.binomial(12, share, num_sentences):

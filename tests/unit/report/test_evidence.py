@@ -57,7 +57,7 @@ def test_records_are_sorted_by_their_kind(tmp_path):
     assert (len(found.checkpoints), len(found.predictions), len(found.records)) == (1, 1, 6)
     assert (found.first_step, found.last_step) == (10, 20)
     assert found.step_seconds.tolist() == [0.5, 0.5]
-    assert not found.is_foreign
+    assert not found.is_imported
     assert found.trainer == "dragoman"
     assert found.price_per_hour == 6.0
 
@@ -291,7 +291,7 @@ def test_an_imported_run_has_the_facts_of_its_log(tmp_path):
     facts = {"parameters": BASE_PARAMETERS, "num_ranks": 4, "hosts": ["a", "b"]}
     run.imported.write_text(json.dumps({"trainer": "openseq2seq", "facts": facts}))
     found = read_evidence(run)
-    assert found.is_foreign
+    assert found.is_imported
     assert found.trainer == "openseq2seq"
     assert (found.parameters, found.num_ranks, found.num_nodes) == (BASE_PARAMETERS, 4, 2)
 
