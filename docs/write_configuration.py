@@ -7,7 +7,7 @@ from pydantic.fields import FieldInfo
 
 from dragoman.corpus.settings import CorpusSettings, FilterSettings, PrepareSettings, TokenizerSettings
 from dragoman.run.config import Settings
-from dragoman.run.tables import Section
+from dragoman.run.tables import SettingsTable
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """# Settings of a run
@@ -47,7 +47,7 @@ def _default(field: FieldInfo) -> str:
             return f"`{str(field.default).lower()}`"
         case tuple():
             return f"`{list(field.default)}`"
-        case Section():
+        case SettingsTable():
             return "as below"
         case _:
             return f"`{field.default}`"

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from packing import pack_tgz, pack_zip
 
-from dragoman.corpus.recipes import Part, get_recipe
+from dragoman.corpus.recipes import FetchedDataset, get_recipe
 from dragoman.corpus.recipes.download import cached_path
 from dragoman.corpus.recipes.index import load_index, load_recipes
 from dragoman.corpus.settings import PrepareSettings
@@ -171,7 +171,7 @@ def wmt16(host: Host, cache: Path) -> Host:
     return host
 
 
-def get(name: str, out: Path, **options: object) -> list[Part]:
+def get(name: str, out: Path, **options: object) -> list[FetchedDataset]:
     return get_recipe(name, out, lambda _: None, lambda *_: None, **options)
 
 

@@ -39,7 +39,7 @@ class Extracted:
     texts: list[tuple[Path, ...]]
     """Two plain files in the order of the dataset's languages, or single files that hold both sides."""
     num_pairs: int | None = None
-    """None where only reading the format would tell."""
+    """None if the format must be read to count them."""
     num_repaired_lines: int = 0
     """Lines that were not UTF-8; U+FFFD replaces the bytes that could not be read."""
     num_skipped_rows: int = 0

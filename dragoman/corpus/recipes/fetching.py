@@ -44,7 +44,7 @@ class FileRecord:
 
 
 @dataclass(frozen=True)
-class Part:
+class FetchedDataset:
     """One downloaded dataset of a recipe."""
 
     part: str
@@ -69,7 +69,7 @@ def get_recipe(
     progress: Show,
     languages: LanguagePair | None = None,
     index: Index | None = None,
-) -> list[Part]:
+) -> list[FetchedDataset]:
     """Downloads a recipe, or one mtdata dataset by its id, into a folder; `languages` sets the direction."""
     index = index or load_index(say)
     recipe = find_recipe(name, index)
@@ -127,7 +127,7 @@ class _Fetch:
         self._header = {"name": recipe.name, "languages": "-".join(languages), "mtdata_version": version("mtdata")}
         self._parts = _read_record(self._record_path, self._header)
 
-    def get_part(self, part: str, dataset: Dataset) -> Part:
+    def get_part(self, part: str, dataset: Dataset) -> FetchedDataset:
         """Returns the part if it is in the folder, else downloads it."""
         known = self._parts.get((part, dataset.id))
         if known is not None and _is_intact(known, self.out):
@@ -141,7 +141,7 @@ class _Fetch:
         self._report(fetched)
         return fetched
 
-    def _fetch(self, part: str, dataset: Dataset) -> Part:
+    def _fetch(self, part: str, dataset: Dataset) -> FetchedDataset:
         downloads = list(self._download(dataset))
         # All datasets of a recipe have the same two languages, so their ids differ without them too.
         name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(dataset.id.split("-")[:-2]))
@@ -172,7 +172,7 @@ class _Fetch:
                     raise UserError(f"{dataset.id}: {problem}") from None
             yield path
 
-    def _report(self, part: Part) -> None:
+    def _report(self, part: FetchedDataset) -> None:
         amount = f"{part.num_pairs:,} pairs" if part.num_pairs is not None else "to be counted by dragoman prepare"
         self.say(f"{part.part}: {part.dataset}, {amount}")
         if part.num_repaired_lines:
@@ -181,9 +181,9 @@ class _Fetch:
             self.say(f"{part.num_skipped_rows:,} of its rows lack a side and were left out.")
 
 
-def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], extracted: Extracted) -> Part:
+def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], extracted: Extracted) -> FetchedDataset:
     paths = [path for text in extracted.texts for path in text]
-    return Part(
+    return FetchedDataset(
         part=part,
         dataset=dataset.id,
         name=name,
@@ -199,7 +199,7 @@ def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], ext
     )
 
 
-def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], Part]:
+def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], FetchedDataset]:
     """Reads the parts that an earlier run left; a folder of another recipe is refused."""
     if not path.exists():
         return {}
@@ -214,12 +214,12 @@ def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], Pa
     return {(part.part, part.dataset): part for part in parts}
 
 
-def _parse_part(values: dict[str, Any]) -> Part:
+def _parse_part(values: dict[str, Any]) -> FetchedDataset:
     lists = {key: tuple(FileRecord(**record) for record in values[key]) for key in ("files", "downloads")}
-    return Part(**values | lists | {"texts": tuple(map(tuple, values["texts"]))})
+    return FetchedDataset(**values | lists | {"texts": tuple(map(tuple, values["texts"]))})
 
 
-def _is_intact(part: Part, folder: Path) -> bool:
+def _is_intact(part: FetchedDataset, folder: Path) -> bool:
     return all(_is_as_recorded(folder / record.name, record) for record in part.files)
 
 
@@ -227,7 +227,7 @@ def _is_as_recorded(path: Path, record: FileRecord) -> bool:
     return path.exists() and path.stat().st_size == record.num_bytes and sha256(path) == record.sha256
 
 
-def _write_config(recipe: Recipe, languages: LanguagePair, parts: list[Part], out: Path) -> None:
+def _write_config(recipe: Recipe, languages: LanguagePair, parts: list[FetchedDataset], out: Path) -> None:
     """Writes prepare.toml, unless it exists: it may have been edited."""
     path = out / CONFIG_NAME
     if path.exists():
