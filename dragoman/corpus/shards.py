@@ -153,11 +153,6 @@ def _write_file(path: Path, content: bytes) -> StoredFile:
     return StoredFile(num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def shard_files(folder: Path, index: int) -> list[Path]:
-    """The four files of one shard."""
-    return [path(folder, index, side) for side in SIDES for path in (ids_path, offsets_path)]
-
-
 @dataclass(frozen=True)
 class _MappedSide:
     """One side of one shard; its two files are mapped when they are first read."""

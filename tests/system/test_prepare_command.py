@@ -238,7 +238,7 @@ def test_process_substitution(dragoman: Run, few: Files, tmp_path: Path):
     assert {path.name for path in tmp_path.glob(".*")} == {".dragoman-work"}
 
 
-def test_a_named_pipe_that_is_bad_is_told_by_its_name(dragoman: Run, few: Files, tmp_path: Path):
+def test_a_bad_named_pipe_is_reported_by_its_name(dragoman: Run, few: Files, tmp_path: Path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     threading.Thread(target=pipe.write_bytes, args=[b"one line\n"], daemon=True).start()

@@ -35,7 +35,7 @@ class Input:
 
     split: SplitName
     settings: TextSettings
-    """As given, but a pipe is replaced by the file that holds its content."""
+    """Settings as given, but with a pipe replaced by the file that holds its content."""
     records: tuple[InputRecord, ...]
     """Its one or two files, under the names that were given."""
 

@@ -140,7 +140,7 @@ def test_resuming_at_any_position_continues_the_same_sequence(mixture):
 
 
 @pytest.mark.usefixtures("small_pools")
-def test_a_resumed_stream_looks_only_at_the_pool_it_stands_in():
+def test_a_resumed_stream_reads_only_its_current_pool():
     stream = make_stream(virtual_workers=2, global_batch_tokens=100)
     while stream.position.pool < 5:
         stream.next_step()
@@ -157,7 +157,7 @@ def test_a_resumed_stream_looks_only_at_the_pool_it_stands_in():
 
 
 @given(st.integers(1, 8), st.integers(0, 3))
-def test_ranks_that_plan_for_themselves_share_every_step_between_them(num_ranks, seed):
+def test_ranks_that_plan_separately_share_every_step(num_ranks, seed):
     streams = [make_stream(virtual_workers=8, global_batch_tokens=400, seed=seed) for _ in range(num_ranks)]
     shares = [share_of_rank(8, rank, num_ranks) for rank in range(num_ranks)]
     for expected in steps_of_epoch(make_stream(virtual_workers=8, global_batch_tokens=400, seed=seed)):

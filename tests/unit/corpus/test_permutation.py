@@ -20,7 +20,7 @@ def test_every_number_below_the_size_comes_once(size, seed, epoch):
 
 
 @given(st.integers(1, MAX_SIZE), st.integers(0, 2**63), st.data())
-def test_of_any_size_places_are_inside_and_differ(size, seed, data):
+def test_places_are_inside_and_differ_for_any_size(size, seed, data):
     indices = data.draw(st.lists(st.integers(0, size - 1), unique=True, max_size=50))
     places = Permutation(size, (seed,))(np.array(indices, np.int64))
     assert places.dtype == np.int64

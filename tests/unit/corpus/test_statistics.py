@@ -15,7 +15,6 @@ from dragoman.corpus.pipes import tokenize_stream
 from dragoman.corpus.preparation.prepare import prepare_corpus
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TokenizerSettings
-from dragoman.corpus.shards import shard_files
 from dragoman.corpus.statistics import (
     MAX_BINS,
     _choose_bin_width,
@@ -76,7 +75,7 @@ def test_the_figures_are_those_of_the_text(plain: PreparedCorpus):
 
 def test_sizes_are_those_of_the_files(plain: PreparedCorpus):
     split = corpus_figures(plain, [])["splits"]["dev"]
-    files = shard_files(plain.folder / "dev", 0)
+    files = sorted((plain.folder / "dev").glob("00000.*"))
     num_bytes = sum(path.stat().st_size for path in files)
     assert split["source"]["ids_mb"] + split["target"]["ids_mb"] == pytest.approx(num_bytes / 1e6)
     subwords = io.BytesIO()
@@ -91,7 +90,7 @@ def test_figures_are_plain_values(which: str, request: pytest.FixtureRequest):
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
 
 
-def test_corpora_and_cleaning_are_told(mixed: PreparedCorpus):
+def test_figures_include_corpora_and_cleaning(mixed: PreparedCorpus):
     figures = corpus_figures(mixed, [])
     clean, evil = figures["corpora"]
     assert (clean["name"], clean["weight"], evil["name"], evil["weight"]) == ("clean", 1.0, "evil", 20.0)
@@ -150,7 +149,7 @@ def test_the_page_answers_how_big_the_training_set_is(plain: PreparedCorpus):
     assert [f"| {size:,}" in page for size in (1024, 4096, 16384)] == [True] * 3
 
 
-def test_the_page_tells_what_became_of_every_pair(mixed: PreparedCorpus):
+def test_the_page_accounts_for_every_pair(mixed: PreparedCorpus):
     page = statistics_page(mixed, [4096])
     num_dropped = corpus_figures(mixed, [])["cleaning"]["num_dropped"]
     assert (
@@ -204,7 +203,7 @@ def test_an_empty_split_is_described(plain: PreparedCorpus):
     assert "– |" in statistics_page(corpus)
 
 
-def test_after_a_preparation_the_short_text_tells_what_happened(mixed: PreparedCorpus):
+def test_a_short_description_follows_a_preparation(mixed: PreparedCorpus):
     lines = describe_corpus(mixed)
     assert lines[0].startswith(f"{mixed.manifest.cleaning['num_kept']} of 604 pairs were kept (")
     assert lines[1].split() == ["filter", "pairs", "dropped", "share"]

@@ -167,7 +167,7 @@ def test_longest_lines_are_not_skipped() -> None:
 
 
 @pytest.mark.parametrize("asked", [1000, 2**31 - 1, 10**12])
-def test_too_large_vocabulary_tells_the_largest(asked: int) -> None:
+def test_too_large_vocabulary_names_the_largest(asked: int) -> None:
     with pytest.raises(VocabularyTooLarge) as failure:
         train_tokenizer(LINES, asked)
     largest = failure.value.largest
@@ -177,7 +177,7 @@ def test_too_large_vocabulary_tells_the_largest(asked: int) -> None:
 
 
 @pytest.mark.parametrize("asked", [1, 3, 4, 20])
-def test_too_small_vocabulary_tells_the_smallest(asked: int) -> None:
+def test_too_small_vocabulary_names_the_smallest(asked: int) -> None:
     with pytest.raises(VocabularyTooSmall, match=f"of {asked} subwords") as failure:
         train_tokenizer(LINES, asked)
     smallest = failure.value.smallest
@@ -186,7 +186,7 @@ def test_too_small_vocabulary_tells_the_smallest(asked: int) -> None:
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_sizes_that_fit_are_told_for_every_design(design: TokenizerDesign) -> None:
+def test_errors_name_sizes_that_fit_for_every_design(design: TokenizerDesign) -> None:
     with pytest.raises(VocabularyTooLarge) as too_large:
         train_tokenizer(LINES, 5000, design)
     with pytest.raises(VocabularyTooSmall) as too_small:

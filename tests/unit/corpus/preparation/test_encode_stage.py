@@ -103,7 +103,7 @@ def test_every_line_comes_back_from_many_blocks_and_shards(tmp_path_factory: pyt
     assert sorted(decode_all(corpus)) == sorted(rare)
 
 
-def test_dev_and_test_come_back_as_they_are_kept_plain(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_dev_and_test_decode_to_their_plain_text(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("given")
     files = write_pairs(folder, "train", make_pairs(50))
     unusual = "a\u2028b\x85c\x0bd\re\u00a0f😀"

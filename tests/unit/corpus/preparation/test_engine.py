@@ -57,7 +57,7 @@ def test_a_pool_works_outside_this_process_and_ends() -> None:
     assert set(multiprocessing.active_children()) <= others
 
 
-def test_a_worker_that_dies_is_told_and_what_was_done_is_not_thrown_away() -> None:
+def test_a_dead_worker_process_is_an_interruption() -> None:
     with pytest.raises(Interrupted, match="Run the same command again"), open_engine("local", 2, SMALL_BYTES) as engine:
         list(engine.map(os._exit, [3]))
 

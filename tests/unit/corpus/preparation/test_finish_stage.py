@@ -52,7 +52,7 @@ def test_one_corpus_needs_no_members(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob("*.members"))
 
 
-def test_tags_stand_before_sources_of_their_corpus_only(tmp_path: Path) -> None:
+def test_tags_are_put_before_sources_of_their_corpus_only(tmp_path: Path) -> None:
     dev = write_pairs(tmp_path, "dev", [("ab", "BA")])
     corpus = prepare(
         tmp_path,
@@ -79,7 +79,7 @@ def test_tags_do_not_hide_an_overlap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", " <bt>", "<bt> ", "a\nb", "a▁b", "a  b", "\t"])
-def test_tags_that_would_not_come_back_are_refused(tag: str) -> None:
+def test_tags_that_would_not_decode_unchanged_are_refused(tag: str) -> None:
     with pytest.raises(ValueError, match="tag"):
         TextSettings(source=Path("a"), target=Path("b"), tag=tag)
 

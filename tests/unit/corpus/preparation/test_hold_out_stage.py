@@ -84,7 +84,7 @@ def test_sentences_of_given_sets_are_removed_on_either_side(tmp_path: Path) -> N
     assert sorted(decode_split(corpus, "train")) == sorted(set(pairs) - {pairs[2], pairs[7]})
 
 
-def test_overlap_can_be_kept_but_is_told(tmp_path: Path) -> None:
+def test_overlap_can_be_kept_but_is_counted(tmp_path: Path) -> None:
     pairs = make_pairs(100)
     corpus = prepare_pairs(tmp_path, pairs, filters=FilterSettings(overlap=False), **given_sets(tmp_path))
     record = filter_record(corpus, "overlap")

@@ -168,7 +168,7 @@ def test_pipes_are_read_once_and_nothing_is_left(tmp_path: Path, files: Files) -
     assert shards.items() <= content_of(corpus.folder).items()
 
 
-def test_bad_lines_of_pipes_are_told_by_the_name_that_was_given(tmp_path: Path, files: Files) -> None:
+def test_bad_lines_of_pipes_are_reported_under_the_given_name(tmp_path: Path, files: Files) -> None:
     content = files[0].read_bytes().replace(b"\n", b"\xff\n", 1)
     pipe_with(tmp_path / "pipe", content)
     with pytest.raises(UserError, match=f"^{tmp_path / 'pipe'}, line 1 is not UTF-8"):

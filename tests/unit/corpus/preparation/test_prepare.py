@@ -198,7 +198,7 @@ def test_a_given_set_without_a_usable_pair_is_refused(tmp_path: Path, files: Fil
 # --- what the user is told
 
 
-def test_user_is_told_what_was_found(tmp_path: Path) -> None:
+def test_the_user_gets_messages_about_the_text(tmp_path: Path) -> None:
     pairs = [("\ufeff", "A\r"), *make_pairs(100), ("x▁y", "z")]
     said: list[str] = []
     files = write_pairs(tmp_path, "train", pairs)

@@ -127,7 +127,7 @@ def test_a_vocabulary_is_reused_from_a_folder(tmp_path: Path, files: Files, sepa
     assert sorted(decode_all(second)) == sorted(make_pairs(100, seed=5))
 
 
-def test_a_vocabulary_is_reused_from_a_file_wherever_it_stands(tmp_path: Path, files: Files) -> None:
+def test_a_vocabulary_is_reused_from_a_file_in_any_place(tmp_path: Path, files: Files) -> None:
     model = prepare_pairs(tmp_path / "first", make_pairs(100)).folder / "tokenizer.model"
     moved = Path(shutil.copy(model, tmp_path / "moved.model"))
     one, other = (
