@@ -295,5 +295,7 @@ def _total(step: TimedStep) -> float:
 
 def _mean_readiness(steps: list[TimedStep]) -> list[float]:
     """Returns when each bucket was complete, in seconds before the end of backward; empty where nothing is sent."""
-    readiness = [[max(0.0, step.backward_end - sent) for sent, _ in step.all_reduces] for step in steps if step.all_reduces]
+    readiness = [
+        [max(0.0, step.backward_end - sent) for sent, _ in step.all_reduces] for step in steps if step.all_reduces
+    ]
     return [sum(bucket) / len(bucket) for bucket in zip(*readiness, strict=True)] if readiness else []

@@ -111,7 +111,8 @@ def test_a_resumed_run_goes_on_with_its_stages(stand):
 def test_stages_that_have_begun_cannot_be_changed(stand, override):
     stand.begin(stages=STAGES)
     before = stand.run.config.read_bytes()
-    with pytest.raises(UsageError, match=r"must keep data.weights and data.stages .* first 150 steps: .* begin at step 150 or later"):
+    expected = "must keep data.weights and data.stages .* first 150 steps: .* begin at step 150 or later"
+    with pytest.raises(UsageError, match=expected):
         stand.resume(override)
     assert stand.run.config.read_bytes() == before
 
