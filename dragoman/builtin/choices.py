@@ -24,8 +24,8 @@ from dragoman.builtin.verbs import Verb
 
 Item = TypeVar("Item")
 
-ADJECTIVE_SHARE = 0.35
-PLURAL_SHARE = 0.3
+_ADJECTIVE_SHARE = 0.35
+_PLURAL_SHARE = 0.3
 
 _BARE_MASS = Determiner("", "", "s", is_indefinite=True)
 # Repetition is weight: definite and possessive phrases are the most frequent.
@@ -70,7 +70,7 @@ def choose_noun(random: Random, kinds: Sequence[str]) -> Noun:
     return pick(random, NOUNS[pick(random, kinds)])
 
 
-def choose_adjective(random: Random, noun: Noun, share: float = ADJECTIVE_SHARE) -> Adjective | None:
+def _choose_adjective(random: Random, noun: Noun, share: float = _ADJECTIVE_SHARE) -> Adjective | None:
     """Draws an adjective that can describe the noun in the given share of calls."""
     return pick(random, ADJECTIVES_FITTING[noun.kind]) if chance(random, share) else None
 
@@ -80,15 +80,15 @@ def choose_phrase(
     noun: Noun,
     determiners: Sequence[Determiner],
     is_negated: bool = False,
-    adjective_share: float = ADJECTIVE_SHARE,
+    adjective_share: float = _ADJECTIVE_SHARE,
 ) -> Nominal:
     """Draws a noun phrase with a noun; an indefinite one gets "kein" if negated."""
     determiner = pick(random, determiners)
     is_plural = determiner.number == "p" or (
-        determiner.number == "sp" and noun.plural != "" and chance(random, PLURAL_SHARE)
+        determiner.number == "sp" and noun.plural != "" and chance(random, _PLURAL_SHARE)
     )
     is_negated = is_negated and determiner.is_indefinite
-    adjective = choose_adjective(random, noun, adjective_share)
+    adjective = _choose_adjective(random, noun, adjective_share)
     return phrases.noun_phrase(determiner, noun, adjective, is_plural, is_negated)
 
 
@@ -96,11 +96,11 @@ def choose_object(random: Random, verb: Verb, subject: Nominal, is_negated: bool
     """Draws an object of the verb: mostly a noun phrase, sometimes a name, a pronoun or a quantity."""
     noun = choose_noun(random, verb.object_kinds)
     if noun.kind == "people" and chance(random, 0.35):
-        return choose_other_pronoun(random, subject) if chance(random, 0.5) else choose_name(random)
+        return _choose_other_pronoun(random, subject) if chance(random, 0.5) else choose_name(random)
     if noun.kind in MASS_KINDS:
         return choose_phrase(random, noun, _MASS, is_negated)
     if not is_negated and chance(random, 0.14):
-        return choose_quantity(random, noun)
+        return _choose_quantity(random, noun)
     if noun.kind not in ("people", "animals", *PLACE_KINDS) and chance(random, 0.07):
         return choose_possession(random, noun)
     return choose_phrase(random, noun, _PUBLIC if noun.kind in _PUBLIC_KINDS else _COUNTABLE, is_negated)
@@ -116,19 +116,19 @@ def choose_recipient(random: Random, subject: Nominal) -> Nominal:
     """Draws who gets something."""
     draw = random.random()
     if draw < 0.3:
-        return choose_other_pronoun(random, subject)
-    return choose_name(random) if draw < 0.5 else choose_person(random)
+        return _choose_other_pronoun(random, subject)
+    return choose_name(random) if draw < 0.5 else _choose_person(random)
 
 
-def choose_quantity(random: Random, noun: Noun) -> Nominal:
+def _choose_quantity(random: Random, noun: Noun) -> Nominal:
     """Draws many, some or a number of things; digits are the same in both languages, so that they are copied."""
     if chance(random, 0.3):
         return choose_phrase(random, noun, phrases.QUANTIFIERS)
-    english, german_number = choose_number(random)
+    english, german_number = _choose_number(random)
     return choose_phrase(random, noun, (Determiner(english, german_number, "p"),))
 
 
-def choose_number(random: Random, limit: int = 10_000) -> tuple[str, str]:
+def _choose_number(random: Random, limit: int = 10_000) -> tuple[str, str]:
     """Draws a number, in words up to twelve and in digits above."""
     if chance(random, 0.6):
         return pick(random, NUMBER_WORDS)
@@ -146,12 +146,12 @@ def choose_name_of(random: Random, pronoun: str) -> Nominal:
     return phrases.name_phrase(pick(random, _NAMES_OF[pronoun]))
 
 
-def choose_pronoun(random: Random) -> Nominal:
+def _choose_pronoun(random: Random) -> Nominal:
     """Draws a personal pronoun that needs no antecedent."""
     return pick(random, _PRONOUNS)
 
 
-def choose_other_pronoun(random: Random, subject: Nominal) -> Nominal:
+def _choose_other_pronoun(random: Random, subject: Nominal) -> Nominal:
     """Draws a pronoun for another person than the subject, since "I see me" would have to be reflexive."""
     return pick(random, _OTHER_PRONOUNS if subject.person in ("I", "you", "we") else _PRONOUNS)
 
@@ -160,11 +160,11 @@ def choose_subject(random: Random) -> Nominal:
     """Draws somebody who acts."""
     draw = random.random()
     if draw < 0.22:
-        return choose_pronoun(random)
+        return _choose_pronoun(random)
     if draw < 0.42:
         return choose_name(random)
     if draw < 0.48:
-        return choose_quantity(random, pick(random, NOUNS["people"]))
+        return _choose_quantity(random, pick(random, NOUNS["people"]))
     return choose_phrase(random, pick(random, NOUNS["people"]), _SUBJECT)
 
 
@@ -172,8 +172,8 @@ def choose_affirmed_subject(random: Random) -> Nominal:
     """Draws a subject that a pronoun can repeat and that can be negated: not "no child" or "every child"."""
     draw = random.random()
     if draw < 0.25:
-        return choose_pronoun(random)
-    return choose_name(random) if draw < 0.5 else choose_person(random)
+        return _choose_pronoun(random)
+    return choose_name(random) if draw < 0.5 else _choose_person(random)
 
 
 def choose_plain_subject(random: Random) -> Nominal:
@@ -183,11 +183,11 @@ def choose_plain_subject(random: Random) -> Nominal:
     """
     draw = random.random()
     if draw < 0.2:
-        return choose_pronoun(random)
+        return _choose_pronoun(random)
     return choose_name(random) if draw < 0.45 else choose_plain(random, pick(random, _PEOPLE_WITH_SEX))
 
 
-def choose_person(random: Random) -> Nominal:
+def _choose_person(random: Random) -> Nominal:
     """Draws a definite person, as head of a relative clause or as companion."""
     return choose_phrase(random, pick(random, NOUNS["people"]), _DEFINITE)
 
@@ -203,9 +203,9 @@ def choose_plain(random: Random, noun: Noun) -> Nominal:
     return choose_phrase(random, noun, determiners, adjective_share=0.0)
 
 
-def choose_possession(random: Random, noun: Noun, adjective_share: float = ADJECTIVE_SHARE) -> Nominal:
+def choose_possession(random: Random, noun: Noun, adjective_share: float = _ADJECTIVE_SHARE) -> Nominal:
     """Draws something that belongs to somebody, in the genitive."""
-    adjective = choose_adjective(random, noun, adjective_share)
+    adjective = _choose_adjective(random, noun, adjective_share)
     is_plural = noun.plural != "" and chance(random, 0.2)
     if chance(random, 0.4):
         owner = choose_name(random)
@@ -259,9 +259,9 @@ def choose_location(random: Random) -> Phrase:
 def choose_goal(random: Random, can_enter: bool) -> Phrase:
     """Draws where somebody goes: "into" is "in" with the accusative, "to" is "zu" with the dative."""
     if can_enter and chance(random, 0.5):
-        place = phrases.noun_phrase(phrases.THE, noun := pick(random, _ENTERABLE), choose_adjective(random, noun))
+        place = phrases.noun_phrase(phrases.THE, noun := pick(random, _ENTERABLE), _choose_adjective(random, noun))
         return prepositional(("into", "in", german.ACCUSATIVE), place)
-    place = phrases.noun_phrase(phrases.THE, noun := pick(random, _PLACES), choose_adjective(random, noun))
+    place = phrases.noun_phrase(phrases.THE, noun := pick(random, _PLACES), _choose_adjective(random, noun))
     return prepositional(("to", "zu", german.DATIVE), place)
 
 
@@ -282,7 +282,7 @@ def choose_company(random: Random, verb: Verb) -> Phrase | None:
     fitting = (_WITH_SOMEBODY if verb.lemma in VERBS_IN_COMPANY else ()) + (
         _FOR_SOMEBODY if verb.lemma in VERBS_FOR_SOMEBODY else ()
     )
-    return prepositional(pick(random, fitting), choose_person(random)) if fitting else None
+    return prepositional(pick(random, fitting), _choose_person(random)) if fitting else None
 
 
 def choose_manner(random: Random, verb: Verb) -> Phrase | None:
@@ -303,11 +303,11 @@ def prepositional(preposition: tuple[str, str, int], phrase: Nominal) -> Phrase:
 
 def _definite_singular(random: Random, kind: str) -> Nominal:
     noun = pick(random, NOUNS[kind])
-    return phrases.noun_phrase(phrases.THE, noun, choose_adjective(random, noun))
+    return phrases.noun_phrase(phrases.THE, noun, _choose_adjective(random, noun))
 
 
 def _distance(random: Random, tense: str) -> Phrase:
-    english, german_number = choose_number(random, limit=100)
+    english, german_number = _choose_number(random, limit=100)
     unit, german_unit = pick(random, TIME_UNITS)
     if tense == "future":
         return Phrase(f"in {english} {unit}", f"in {german_number} {german_unit}")

@@ -4,7 +4,7 @@ from functools import cache
 
 from dragoman.builtin.verbs import Verb
 
-IRREGULAR_PLURALS = {
+_IRREGULAR_PLURALS = {
     "child": "children",
     "goose": "geese",
     "knife": "knives",
@@ -30,8 +30,8 @@ _SPOKEN_WITH_CONSONANT = ("useful", "university")
 @cache
 def plural(noun: str) -> str:
     """Returns the plural of a noun."""
-    if noun in IRREGULAR_PLURALS:
-        return IRREGULAR_PLURALS[noun]
+    if noun in _IRREGULAR_PLURALS:
+        return _IRREGULAR_PLURALS[noun]
     return noun[:-1] + "ies" if _ends_in_consonant_y(noun) else noun + _sibilant_e(noun) + "s"
 
 

@@ -18,7 +18,7 @@ def _by_slot(table: str) -> dict[str, Forms]:
     return {slot: (row[0], row[1], row[2], row[3]) for slot, row in zip(SLOTS, rows, strict=True)}
 
 
-DEFINITE_ARTICLE = _by_slot("""
+_DEFINITE_ARTICLE = _by_slot("""
     der den dem des
     die die der der
     das das dem des
@@ -26,7 +26,7 @@ DEFINITE_ARTICLE = _by_slot("""
     """)
 
 # dieser, jeder, welcher
-DER_WORD_ENDINGS = _by_slot("""
+_DER_WORD_ENDINGS = _by_slot("""
     er en em es
     e  e  er er
     es es em es
@@ -34,7 +34,7 @@ DER_WORD_ENDINGS = _by_slot("""
     """)
 
 # ein, kein, mein
-EIN_WORD_ENDINGS = _by_slot("""
+_EIN_WORD_ENDINGS = _by_slot("""
     -  en em es
     e  e  er er
     -  -  em es
@@ -48,7 +48,7 @@ RELATIVE_PRONOUNS = _by_slot("""
     die die denen deren
     """)
 
-ADJECTIVE_ENDINGS = {
+_ADJECTIVE_ENDINGS = {
     # after der, dieser, jeder, welcher
     "weak": _by_slot("""
         e  en en en
@@ -100,13 +100,13 @@ _CONTRACTIONS = {
 def determiner_forms(lemma: str, slot: str) -> Forms:
     """Returns the four cases of a determiner; words without endings, such as numbers, have one form for all."""
     if lemma == "der":
-        return DEFINITE_ARTICLE[slot]
+        return _DEFINITE_ARTICLE[slot]
     if declension_after(lemma) == "mixed":
-        return _with_endings(lemma, EIN_WORD_ENDINGS[slot])
+        return _with_endings(lemma, _EIN_WORD_ENDINGS[slot])
     if lemma in ("dieser", "jeder", "welcher"):
-        return _with_endings(lemma.removesuffix("er"), DER_WORD_ENDINGS[slot])
+        return _with_endings(lemma.removesuffix("er"), _DER_WORD_ENDINGS[slot])
     if lemma in ("viele", "einige"):
-        return _with_endings(lemma.removesuffix("e"), DER_WORD_ENDINGS[slot])
+        return _with_endings(lemma.removesuffix("e"), _DER_WORD_ENDINGS[slot])
     return (lemma, lemma, lemma, lemma)
 
 
@@ -133,7 +133,7 @@ def noun_forms(noun: Noun, slot: str) -> Forms:
 @cache
 def adjective_forms(adjective: Adjective, declension: str, slot: str) -> Forms:
     """Returns the four cases of an attributive adjective."""
-    return _with_endings(adjective.stem, ADJECTIVE_ENDINGS[declension][slot])
+    return _with_endings(adjective.stem, _ADJECTIVE_ENDINGS[declension][slot])
 
 
 def contract(preposition: str, phrase: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 LEXICON: dict[str, dict[str, Any]] = tomllib.loads(
     files("dragoman.builtin").joinpath("lexicon.toml").read_text(encoding="utf-8")
 )
-GENDER_OF_ARTICLE = {"der": "m", "die": "f", "das": "n"}
+_GENDER_OF_ARTICLE = {"der": "m", "die": "f", "das": "n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ PLACE_KINDS = ("rooms", "buildings", "areas", "waypoints")
 def _read_noun(kind: str, english: str, german: str) -> Noun:
     citation, *forms = german.split(", ")
     article, lemma = citation.split(" ")
-    gender = GENDER_OF_ARTICLE[article]
+    gender = _GENDER_OF_ARTICLE[article]
     is_weak = "weak" in forms
     if gender == "f":
         forms.insert(0, lemma)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 MAX_SIZE = 2**62
 NUM_ROUNDS = 12
 """Even, so that the two halves of an index end where they began. With 8 rounds, orders of five items were biased."""
-MULTIPLIERS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_MULTIPLIERS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 """Multipliers of the last step of MurmurHash3, where they were chosen to spread every bit."""
 
 Key = tuple[int | str, ...]
@@ -65,7 +65,7 @@ class Permutation:
 def _hash_to_bits(numbers: Bits, key: np.uint64, num_bits: int) -> Bits:
     """Hashes numbers to `num_bits` bits; works in place, because memory traffic dominates the cost."""
     mixed = numbers ^ key
-    for multiplier in MULTIPLIERS:
+    for multiplier in _MULTIPLIERS:
         mixed ^= mixed >> np.uint64(32)
         mixed *= multiplier
     mixed >>= np.uint64(64 - num_bits)

@@ -13,12 +13,12 @@ from dragoman.corpus.prepared_corpus import PreparedCorpus, read_manifest
 from dragoman.corpus.tokenizer import NUM_SPECIAL_IDS, Tokenizer
 from dragoman.run.errors import UsageError, UserError
 
-MAX_TOKENS_LINE_BYTES = 8 * MAX_LINE_BYTES
+_MAX_TOKENS_LINE_BYTES = 8 * MAX_LINE_BYTES
 """One byte of text can become a subword like <0xE2> or an id of seven digits, and the space after it."""
 BATCH_BYTES = 2**18
 """Size of a batch of lines that are encoded together: enough to keep all cores busy."""
-MAX_SHOWN_CHARACTERS = 20
-SPACE_MARK = "▁"
+_MAX_SHOWN_CHARACTERS = 20
+_SPACE_MARK = "▁"
 
 
 def load_vocabulary(path: Path, side: str) -> Tokenizer:
@@ -62,10 +62,10 @@ def detokenize_stream(tokenizer: Tokenizer, stdin: BinaryIO, stdout: BinaryIO, a
     every_id = range(tokenizer.num_subwords)
     if as_ids:
         ids = {str(subword_id): subword_id for subword_id in every_id}
-        _convert(stdin, stdout, MAX_TOKENS_LINE_BYTES, lambda lines, first: _text_of_ids(tokenizer, ids, lines, first))
+        _convert(stdin, stdout, _MAX_TOKENS_LINE_BYTES, lambda lines, first: _text_of_ids(tokenizer, ids, lines, first))
     else:
         known = frozenset(tokenizer.subwords(every_id))
-        _convert(stdin, stdout, MAX_TOKENS_LINE_BYTES, lambda lines, _: _text_of_subwords(tokenizer, known, lines))
+        _convert(stdin, stdout, _MAX_TOKENS_LINE_BYTES, lambda lines, _: _text_of_subwords(tokenizer, known, lines))
 
 
 def _text_of_subwords(tokenizer: Tokenizer, known: frozenset[str], lines: Sequence[str]) -> list[str]:
@@ -81,7 +81,7 @@ def _split_marks(subwords: Sequence[str], known: frozenset[str]) -> list[str]:
 
 
 def _split_mark(subword: str) -> list[str]:
-    return [part for part in subword.replace(SPACE_MARK, f" {SPACE_MARK} ").split(" ") if part]
+    return [part for part in subword.replace(_SPACE_MARK, f" {_SPACE_MARK} ").split(" ") if part]
 
 
 def _text_of_ids(tokenizer: Tokenizer, ids: Mapping[str, int], lines: Sequence[str], first_number: int) -> list[str]:
@@ -95,7 +95,7 @@ def _look_up(ids: Mapping[str, int], line: str, number: int) -> list[int]:
         return [ids[word] for word in words]
     except KeyError as missing:
         word: str = missing.args[0]
-    shown = ascii(word if len(word) <= MAX_SHOWN_CHARACTERS else word[:MAX_SHOWN_CHARACTERS] + "…")
+    shown = ascii(word if len(word) <= _MAX_SHOWN_CHARACTERS else word[:_MAX_SHOWN_CHARACTERS] + "…")
     raise _input_error(
         number,
         f"has {shown} where an id should be; the ids of this vocabulary are the numbers from 0 to {len(ids) - 1}",

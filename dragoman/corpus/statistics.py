@@ -17,11 +17,11 @@ from dragoman.corpus.shards import OFFSET_DTYPE, SIDES
 from dragoman.run.errors import UserError
 
 BYTES_PER_MB = 10**6
-MAX_TOKENS = 256
+_MAX_TOKENS = 256
 """Default of data.max_tokens: the longest side of a training pair, in subwords with EOS."""
-NUM_POOLS_PLANNED = 2
+_NUM_POOLS_PLANNED = 2
 MAX_BINS = 20
-BAR_WIDTH = 40
+_BAR_WIDTH = 40
 MAX_BAD_LINES_SHOWN = 3
 NOT_KNOWN = "–"
 
@@ -138,7 +138,7 @@ def _corpora_figures(corpus: PreparedCorpus) -> list[Figures]:
 
 
 def _batch_figures(corpus: PreparedCorpus, batch_tokens: int) -> Figures:
-    settings = BatchSettings(batch_tokens, virtual_workers=1, max_tokens=MAX_TOKENS, seed=1)
+    settings = BatchSettings(batch_tokens, virtual_workers=1, max_tokens=_MAX_TOKENS, seed=1)
     # EOS makes every sentence longer by one.
     too_long = (num for length, num in corpus.train_length_counts.items() if length + 1 > settings.longest_used)
     num_left_out = sum(too_long)
@@ -157,7 +157,7 @@ def _plan_batches(corpus: PreparedCorpus, settings: BatchSettings) -> Figures:
     mixture = Mixture(corpus.train_corpora, (MixtureStage(0, base_weights(corpus.train_corpora, {})),))
     try:
         stream = BatchStream(pairs, corpus.train_length_counts, mixture, settings)
-        while stream.position.epoch == 0 and stream.position.pool < NUM_POOLS_PLANNED:
+        while stream.position.epoch == 0 and stream.position.pool < _NUM_POOLS_PLANNED:
             step = stream.next_step()
             num_batches += 1
             num_pairs += sum(map(len, step.micro_batches))
@@ -311,7 +311,7 @@ def _draw_histogram(bins: Sequence[Mapping[str, int]]) -> list[str]:
 
 def _bar(number: int, most: int) -> str:
     # A thin bar for counts too small to draw.
-    return "█" * round(BAR_WIDTH * number / most) or ("▏" if number else "")
+    return "█" * round(_BAR_WIDTH * number / most) or ("▏" if number else "")
 
 
 def _padding_section(figures: Figures) -> Iterator[str]:
@@ -331,7 +331,7 @@ def _padding_section(figures: Figures) -> Iterator[str]:
     yield ""
     yield (
         "A batch is what one virtual worker computes at a time; padding is the share of its positions without a "
-        f"token. Training leaves out pairs with a side of more than {MAX_TOKENS} subwords (set by data.max_tokens) or "
+        f"token. Training leaves out pairs with a side of more than {_MAX_TOKENS} subwords (set by data.max_tokens) or "
         "of more than a batch holds, EOS included."
     )
 

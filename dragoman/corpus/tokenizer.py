@@ -27,15 +27,15 @@ EOS_ID = 1
 BOS_ID = 2
 UNK_ID = 3
 NUM_SPECIAL_IDS = 4
-NUM_BYTE_SUBWORDS = 256
-BLANK = "▁"
+_NUM_BYTE_SUBWORDS = 256
+_BLANK = "▁"
 RESERVED_CHARACTERS = "▁▅"
 """SentencePiece's own marks for a blank and for the unknown: a line that holds one would not come back as it was."""
-MAX_VOCAB_SIZE = 2**22
+_MAX_VOCAB_SIZE = 2**22
 
 # The model file records the number of threads, so one number for all machines keeps its bytes the same everywhere.
-NUM_TRAINING_THREADS = 4
-LOG_ERRORS_ONLY = 2
+_NUM_TRAINING_THREADS = 4
+_LOG_ERRORS_ONLY = 2
 
 
 class VocabularyTooLarge(UserError):  # noqa: N818 - reads as the sentence it is
@@ -83,16 +83,16 @@ class TokenizerDesign:
     """Strings that are always one subword, e.g. tags."""
 
 
-PLAIN_BPE = TokenizerDesign()
+_PLAIN_BPE = TokenizerDesign()
 
 
-def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesign = PLAIN_BPE) -> bytes:
+def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesign = _PLAIN_BPE) -> bytes:
     """Trains on lines (each without its end) and returns the model file's bytes, the same for the same lines."""
     model = io.BytesIO()
     # Below `least`, SentencePiece fails before it reads the text, so it cannot say which size would fit; far above the
     # largest possible size, it spends seconds on memory (8 s for 2**31 - 1) before it says so.
-    least = NUM_SPECIAL_IDS + len(design.symbols) + (NUM_BYTE_SUBWORDS if design.byte_fallback else 0)
-    size_to_try = min(max(vocab_size, least), MAX_VOCAB_SIZE)
+    least = NUM_SPECIAL_IDS + len(design.symbols) + (_NUM_BYTE_SUBWORDS if design.byte_fallback else 0)
+    size_to_try = min(max(vocab_size, least), _MAX_VOCAB_SIZE)
     try:
         sentencepiece.SentencePieceTrainer.train(
             # An iterator, not files: U+2028 or \r inside a line cannot cut it in two.
@@ -111,8 +111,8 @@ def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesi
             bos_id=BOS_ID,
             unk_id=UNK_ID,
             max_sentence_length=MAX_LINE_BYTES,  # longer lines would be skipped in silence
-            num_threads=NUM_TRAINING_THREADS,
-            minloglevel=LOG_ERRORS_ONLY,
+            num_threads=_NUM_TRAINING_THREADS,
+            minloglevel=_LOG_ERRORS_ONLY,
         )
     except RuntimeError as problem:
         raise _explain_training_failure(str(problem), vocab_size) from problem
@@ -190,12 +190,12 @@ class Tokenizer:
     def has_subwords_across_blanks(self) -> bool:
         """Whether a subword may reach from one word into the next, or a blank is not a subword."""
         subwords = (self._processor.id_to_piece(i) for i in range(NUM_SPECIAL_IDS, self.num_subwords))
-        return self.blank_id == UNK_ID or any(BLANK in subword[1:] for subword in subwords)
+        return self.blank_id == UNK_ID or any(_BLANK in subword[1:] for subword in subwords)
 
     @property
     def blank_id(self) -> int:
         """Id of a blank that no word follows."""
-        return int(self._processor.piece_to_id(BLANK))
+        return int(self._processor.piece_to_id(_BLANK))
 
     def decode_lines(self, id_lines: Iterable[Sequence[int]]) -> list[str]:
         """Decodes lists of ids to lines; PAD, EOS, BOS and the ids that pad the vocabulary stand for no text."""
@@ -220,7 +220,7 @@ class Tokenizer:
 
 MAX_WORDS = 500_000
 """Largest number of remembered words, about 80 MB. Then all are forgotten; the frequent ones soon return."""
-NUM_LINES_COMPARED = 256
+_NUM_LINES_COMPARED = 256
 
 
 class WordEncoder:
@@ -243,7 +243,7 @@ class WordEncoder:
 
     def check(self, lines: Sequence[str]) -> None:
         """Compares with SentencePiece on the first lines; after a difference, SentencePiece encodes everything."""
-        sample = lines[:NUM_LINES_COMPARED]
+        sample = lines[:_NUM_LINES_COMPARED]
         if self.encode(sample) != self._encode_whole(sample):
             self._is_by_word = False
 

@@ -22,13 +22,13 @@ from dragoman.diagnosis.step_model import ring_bytes_per_node
 from dragoman.diagnosis.wording import format_step
 from dragoman.run.units import BITS_PER_BYTE, format_rate
 
-MOST_OF_NOW = 0.95
+_MOST_OF_NOW = 0.95
 """A proposal is shown if the step would take less than this share of its time now."""
 LINK_STEPS_MEGABITS = (100, 1_000, 10_000, 25_000, 100_000)
-SLOW_LINK_SHARE = 0.3
+_SLOW_LINK_SHARE = 0.3
 """A link below this share of its claimed speed is a problem; one TCP stream seldom fills a fast link."""
-SLOW_MACHINE_FACTOR = 1.35
-PARTS_OF_BATCH = ("data", "forward", "backward", "hidden_communication")
+_SLOW_MACHINE_FACTOR = 1.35
+_PARTS_OF_BATCH = ("data", "forward", "backward", "hidden_communication")
 """Parts that grow with the tokens of a rank."""
 
 
@@ -48,7 +48,7 @@ def advise(measured: Measurements, prediction: Prediction) -> list[str]:
     return [
         f"{change}: {format_step(seconds)} instead of {format_step(prediction.seconds)} a step."
         for seconds, change in sorted(proposals)
-        if seconds < MOST_OF_NOW * prediction.seconds
+        if seconds < _MOST_OF_NOW * prediction.seconds
     ] + _batch_advice(measured, prediction)
 
 
@@ -106,7 +106,7 @@ def seconds_on_one_machine(measured: Measurements) -> float:
     num_inside = list(measured.machines).count(measured.machines[0])
     factor = len(measured.machines) / num_inside
     parts = {
-        name: seconds * (factor if name in PARTS_OF_BATCH else 1.0) for name, seconds in measured.alone_parts.items()
+        name: seconds * (factor if name in _PARTS_OF_BATCH else 1.0) for name, seconds in measured.alone_parts.items()
     }
     exchange = 0.0
     if num_inside > 1 and measured.all_reduce_inside:
@@ -119,9 +119,9 @@ def _batch_advice(measured: Measurements, prediction: Prediction) -> list[str]:
     if prediction.bottleneck not in ("network", "overhead"):
         return []
     step = assemble_step(measured)
-    added = sum(step.parts.get(name, 0.0) for name in PARTS_OF_BATCH) * (1 - measured.fixed_share)
+    added = sum(step.parts.get(name, 0.0) for name in _PARTS_OF_BATCH) * (1 - measured.fixed_share)
     gain = 2 * step.seconds / (step.seconds + added)
-    if gain * MOST_OF_NOW < 1:
+    if gain * _MOST_OF_NOW < 1:
         return []
     return [f"Twice the training.global_batch_tokens: {gain:.2g} times as many tokens a second, in larger steps."]
 
@@ -144,13 +144,13 @@ def _link_problems(links: Sequence[MeasuredLink]) -> list[str]:
             kind = "the loopback interface" if link.kind == "loopback" else "a VPN"
             problems.append(f"{name} uses {kind} ({link.interface}): set GLOO_SOCKET_IFNAME to the fast interface.")
         claimed = link.claimed_megabits_per_second
-        if claimed and link.megabits_per_second < SLOW_LINK_SHARE * claimed:
+        if claimed and link.megabits_per_second < _SLOW_LINK_SHARE * claimed:
             problems.append(
                 f"{name} carries {format_rate(link.bytes_per_second)}, but {link.interface} claims {claimed:,.0f} "
                 f"Mbit/s: look for a slower port, cable, switch or limit in between."
             )
     rates = [link.bytes_per_second for link in links]
-    if len(links) > 2 and min(rates) < median(rates) / SLOW_MACHINE_FACTOR / 2:
+    if len(links) > 2 and min(rates) < median(rates) / _SLOW_MACHINE_FACTOR / 2:
         slow = min(links, key=lambda link: link.bytes_per_second)
         problems.append(
             f"The link from {slow.sender} to {slow.receiver} carries {format_rate(slow.bytes_per_second)}, the others "
@@ -182,7 +182,7 @@ def _machine_problems(measured: Measurements) -> list[str]:
     }
     slowest = max(work, key=work.__getitem__)
     others = median(seconds for name, seconds in work.items() if name != slowest)
-    if work[slowest] < SLOW_MACHINE_FACTOR * others:
+    if work[slowest] < _SLOW_MACHINE_FACTOR * others:
         return []
     return [
         f"{slowest} is slower than the others: {format_step(work[slowest])} of computing a step against "
@@ -194,7 +194,7 @@ def _useless_machines(measured: Measurements, prediction: Prediction) -> list[st
     if len(measured.machine_names) < 2:
         return []
     alone = seconds_on_one_machine(measured) * _scale(measured, prediction)
-    if alone > MOST_OF_NOW * prediction.seconds:
+    if alone > _MOST_OF_NOW * prediction.seconds:
         return []
     return [
         f"{len(measured.machine_names)} machines are slower than one: {format_step(prediction.seconds)} a step, and "

@@ -8,8 +8,8 @@ import numpy as np
 
 from dragoman.diagnosis.learning_curve import FURTHEST, CurveFit, RateOfStep, Schedule, fit_curve
 
-LARGEST_BLEU = 100.0
-NUM_TESTED = 60
+_LARGEST_BLEU = 100.0
+_NUM_TESTED = 60
 FLAT_GAIN = {"loss": 0.005, "bleu": 0.1}
 """A curve is flat where 10 % more steps gain less than this."""
 
@@ -91,7 +91,7 @@ def forecast(
     steps, values = zip(*known, strict=True)
     last_step = int(steps[-1])
     schedule = Schedule(rate, int(last_step * FURTHEST) + 1)
-    fit = fit_curve(steps, values, schedule, figure == "bleu", LARGEST_BLEU if figure == "bleu" else bound)
+    fit = fit_curve(steps, values, schedule, figure == "bleu", _LARGEST_BLEU if figure == "bleu" else bound)
     if fit is None:
         return None
     flat_from = _flat_from(fit, last_step, FLAT_GAIN.get(figure, FLAT_GAIN["loss"]))
@@ -100,7 +100,7 @@ def forecast(
 
 def _flat_from(fit: CurveFit, last_step: int, least_gain: float) -> int | None:
     """First step after which the curve stays flat; it may be flat for a while in the middle of its schedule."""
-    steps = np.unique([*np.geomspace(max(1.0, last_step / 10), last_step * FURTHEST / 1.1, NUM_TESTED), last_step])
+    steps = np.unique([*np.geomspace(max(1.0, last_step / 10), last_step * FURTHEST / 1.1, _NUM_TESTED), last_step])
     gains = fit.curve(steps.tolist()).value - fit.curve((1.1 * steps).tolist()).value
     # A curve that gets worse gains nothing either.
     steep = np.flatnonzero((-gains if fit.is_rising else gains) >= least_gain)

@@ -16,7 +16,7 @@ from dragoman.run.units import format_bytes, format_rate, parse_rate
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
-ETHERNET_LATENCY_SECONDS = 5e-5
+_ETHERNET_LATENCY_SECONDS = 5e-5
 ETHERNET_GOODPUT_LOW, ETHERNET_GOODPUT_HIGH = 0.9, 0.99
 
 
@@ -114,7 +114,7 @@ def _ethernet(name: str, bytes_per_second: float) -> LinkFacts:
     goodput = ShareRange(low=ETHERNET_GOODPUT_LOW, typical=tcp_goodput(), high=ETHERNET_GOODPUT_HIGH)
     return LinkFacts(
         about=f"Ethernet, {format_rate(bytes_per_second)}",
-        latency_seconds=ETHERNET_LATENCY_SECONDS,
+        latency_seconds=_ETHERNET_LATENCY_SECONDS,
         bytes_per_second=bytes_per_second,
         goodput=goodput,
         source=f"The rate {name!r} as given; goodput of TCP in frames of 1500 bytes; latency: estimate.",

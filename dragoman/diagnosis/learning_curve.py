@@ -26,28 +26,28 @@ RateOfStep = Callable[[int], float]
 
 FEWEST_POINTS = 5
 """Fewest points of a curve to fit; fewer do not show its shape."""
-EXPONENTS = np.concatenate([[-0.5, -0.25], np.arange(0.05, 2.0, 0.1), [2.25, 2.5, 3.0, 3.5, 4.0]])
+_EXPONENTS = np.concatenate([[-0.5, -0.25], np.arange(0.05, 2.0, 0.1), [2.25, 2.5, 3.0, 3.5, 4.0]])
 """Negative exponents never level off, as BLEU for a while. They are close together: otherwise overfitting would explain
 a curve between two of them, and a falling curve would be forecast to rise."""
 NUM_DRAWS, NUM_KEPT = 400, 2_000
 """Samples of the coefficients: drawn for each exponent, and kept of all together by their probability."""
 MAX_RATE_POINTS = 4_000
 """Steps at which the schedule is evaluated, so that a million steps do not take seconds."""
-COOLING_SHARE = 0.02
+_COOLING_SHARE = 0.02
 """Time that the loss takes to follow a lowered learning rate, as a share of the steps so far."""
 FALLING_ERROR, RISING_ERROR = 0.25, 0.5
 """Standard deviation of the formula's error in a predicted change of loss and of BLEU, as a share of the change; set
 with benchmarks/forecast.py."""
-NUM_ANCHORS = 3
+_NUM_ANCHORS = 3
 """Number of last values that define where the curve is now."""
-INTERVAL = 0.9
-IMPOSSIBLE = -20.0
+_INTERVAL = 0.9
+_IMPOSSIBLE = -20.0
 """Log evidence against an exponent whose curves are all impossible."""
 FURTHEST = 5.0
 """How far a curve is extrapolated, in multiples of the fitted length."""
-LARGEST_VALUE = 1e15
+_LARGEST_VALUE = 1e15
 """Larger values are refused: their sums could overflow."""
-LEAST_NOISE = 1e-3
+_LEAST_NOISE = 1e-3
 """Least noise, as a share of the spread of a curve; avoids a division by zero for a perfect one."""
 
 
@@ -70,7 +70,7 @@ class Schedule:
 
     def rate(self, steps: Floats) -> Floats:
         """Recent mean of the learning rate, as a share of the peak."""
-        begin = steps * (1 - COOLING_SHARE) - 1
+        begin = steps * (1 - _COOLING_SHARE) - 1
         sums = np.interp(steps, self._points, self._learned) - np.interp(begin, self._points, self._learned)
         return np.asarray(sums / (steps - begin), dtype=np.float64)
 
@@ -143,7 +143,7 @@ class CurveFit:
         values = self._sign * (values + noise_share * (self.noises * shuffled)[:, None]) + self.offset
         # Errors and the offset may have moved values beyond the bound again.
         values = np.minimum(values, self.bound) if self.is_rising else np.maximum(values, self.bound)
-        low, middle, high = np.quantile(values, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
+        low, middle, high = np.quantile(values, [(1 - _INTERVAL) / 2, 0.5, (1 + _INTERVAL) / 2], axis=0)
         return Expected(middle, low, high)
 
 
@@ -156,7 +156,7 @@ def fit_curve(
 ) -> CurveFit | None:
     """Fits a curve that falls, or rises like BLEU, not beyond its bound; None for too few values."""
     x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if len(x) < FEWEST_POINTS or not np.all(np.abs(y) <= LARGEST_VALUE):  # also refuses NaN
+    if len(x) < FEWEST_POINTS or not np.all(np.abs(y) <= _LARGEST_VALUE):  # also refuses NaN
         return None
     sign = -1.0 if is_rising else 1.0
     y, bound = sign * y, bound if math.isfinite(bound) else -sign * math.inf
@@ -167,7 +167,7 @@ def fit_curve(
     weights = relative / relative.mean()
     exponents, draws, noises, evidences = [], [], [], []
     random = np.random.default_rng(0)
-    for exponent in EXPONENTS:
+    for exponent in _EXPONENTS:
         columns = np.stack([np.ones_like(x), _fall(relative, exponent), rate, relative], axis=1)
         found = _regress(columns, y, weights, spread, random)
         found = found and _keep_possible(*found, float(exponent), sign * bound)
@@ -194,10 +194,10 @@ def fit_curve(
         bound,
     )
     residuals = np.asarray(values, dtype=np.float64) - fit.curve(steps).value
-    return replace(fit, offset=float(residuals[-NUM_ANCHORS:].mean()))
+    return replace(fit, offset=float(residuals[-_NUM_ANCHORS:].mean()))
 
 
-PRIOR_SCALES = np.array([10.0, 3.0, 0.2, 0.1])
+_PRIOR_SCALES = np.array([10.0, 3.0, 0.2, 0.1])
 """Prior scales of the four coefficients, in spreads of the curve: without evidence, the learning rate and overfitting
 matter less than learning."""
 
@@ -208,8 +208,8 @@ def _regress(
     """Samples coefficients and noise, and computes the log evidence; None if the columns are degenerate."""
     centre = float(np.average(y, weights=weights))
     target = (y - centre) / spread
-    precision = np.diag(PRIOR_SCALES**-2.0)
-    least = LEAST_NOISE**2
+    precision = np.diag(_PRIOR_SCALES**-2.0)
+    least = _LEAST_NOISE**2
     gram = (columns * weights[:, None]).T @ columns
     moment = (columns * weights[:, None]).T @ target
     # The prior is in units of the spread, not of the noise, so the noise is estimated first, from a fit without prior.
@@ -236,7 +236,7 @@ def _regress(
         # No sample has the right signs, for example for a straight line: use the nearest one, with less weight.
         draws[:, 1:] = np.maximum(draws[:, 1:], 0.0)
         is_curve[:] = True
-        evidence += IMPOSSIBLE
+        evidence += _IMPOSSIBLE
     evidence += float(np.log(is_curve.mean()))
     kept = draws[is_curve] * spread
     kept[:, 0] += centre
@@ -252,7 +252,7 @@ def _keep_possible(
     furthest = -1 / exponent if exponent > 0 else float(_fall(np.array([FURTHEST]), exponent)[0])
     is_possible = floor + power * furthest + by_overfitting >= bound
     if not is_possible.any():
-        return coefficients, noise, evidence + IMPOSSIBLE
+        return coefficients, noise, evidence + _IMPOSSIBLE
     return coefficients[is_possible], noise[is_possible], evidence + float(np.log(is_possible.mean()))
 
 

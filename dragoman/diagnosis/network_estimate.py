@@ -15,20 +15,20 @@ from dragoman.model.shape import PRESET_VOCAB_SIZE, ModelShape, training_flops_p
 from dragoman.run.errors import UsageError
 from dragoman.run.units import format_bytes, format_rate
 
-FASTER_THAN_STATED = 1.15
+_FASTER_THAN_STATED = 1.15
 """If the bytes need more than this many times the step on the stated link, it was faster than stated."""
-NOT_THE_LINK = 2.5
+_NOT_THE_LINK = 2.5
 """If the bytes need more than this many times the step on the stated link, it was not the one that was used."""
-MOST_OF_A_STEP = 0.7
-EXPLAINED_SHARE = 0.6
+_MOST_OF_A_STEP = 0.7
+_EXPLAINED_SHARE = 0.6
 """Computing is the bottleneck from this share of a step on."""
 TARGET_TOKENS_PER_SENTENCE = 30.5
 """Mean of WMT16 En-De as OpenSeq2Seq prepared it, from a log with tokens per second; for batches given in sentences."""
 BYTES_PER_GRADIENT = 4
 """Frameworks sum in fp32, also where they compute in half precision, unless a trainer is known to send less."""
-FLOPS_PER_PARAMETER = 6
+_FLOPS_PER_PARAMETER = 6
 """Forward and backward of one token, where the shape of the model is not known."""
-BETTER_LINKS = ("10gbit", "25gbit", "100gbit")
+_BETTER_LINKS = ("10gbit", "25gbit", "100gbit")
 BUSY_GPUS = (
     '"GPU 100 %" says only that some kernel was running: a kernel that waits for the network counts as busy, so it '
     "proves nothing here."
@@ -110,7 +110,7 @@ def _compute_seconds(facts: RunFacts) -> LowTypicalHigh | None:
     shares = device.reached_share.get(precision)  # type: ignore[call-overload]
     if shares is None:
         return None
-    flops = float(FLOPS_PER_PARAMETER * facts.parameters)
+    flops = float(_FLOPS_PER_PARAMETER * facts.parameters)
     if facts.shape is not None:
         flops = training_flops_per_target_token(facts.shape)
     peak = device.peak_flops[precision]  # type: ignore[index]
@@ -124,7 +124,11 @@ def _waiting_step(facts: RunFacts, link_seconds: float, compute: LowTypicalHigh 
     """The step split into waiting for the network and the rest: at most what the link needs and computing leaves."""
     computing = 0.0 if compute is None else compute[1]
     step = _split_step(facts, min(link_seconds, facts.seconds_per_step - computing))
-    if compute is not None and step.bottleneck != "network" and link_seconds >= MOST_OF_A_STEP * facts.seconds_per_step:
+    if (
+        compute is not None
+        and step.bottleneck != "network"
+        and link_seconds >= _MOST_OF_A_STEP * facts.seconds_per_step
+    ):
         # The bytes are certain and the time of computing is not: it may be at the low end of its range.
         return _split_step(facts, min(link_seconds, facts.seconds_per_step - compute[0]))
     return step
@@ -140,7 +144,7 @@ def _with_link(
 ) -> NetworkEstimate:
     needed = link_seconds / facts.seconds_per_step
     warnings = _doubts_about_link(facts, num_bytes, needed)
-    if needed > NOT_THE_LINK:
+    if needed > _NOT_THE_LINK:
         # A link that cannot have been used proves nothing.
         estimate = _without_link(facts, num_bytes, compute, assumptions)
         return replace(estimate, link_seconds=link_seconds, warnings=warnings)
@@ -153,7 +157,7 @@ def _with_link(
     step = _waiting_step(facts, link_seconds, compute)
     if step.bottleneck == "network":
         verdict = _network_bound(facts, num_bytes, needed, step, compute, evidence, bool(warnings))
-    elif compute is not None and compute[2] >= EXPLAINED_SHARE * facts.seconds_per_step:
+    elif compute is not None and compute[2] >= _EXPLAINED_SHARE * facts.seconds_per_step:
         verdict = _compute_bound(facts, needed, step, compute, evidence)
     else:
         why = (
@@ -165,7 +169,7 @@ def _with_link(
 
 
 def _compute_bound(facts: RunFacts, needed: float, step: Step, compute: LowTypicalHigh, evidence: list[str]) -> Verdict:
-    if needed >= MOST_OF_A_STEP:
+    if needed >= _MOST_OF_A_STEP:
         why = (
             f"The run was probably compute-bound: its bytes need {needed:.0%} of a step on this link, but computing "
             f"alone takes about {format_step(compute[1])} and can hide most of that."
@@ -173,13 +177,13 @@ def _compute_bound(facts: RunFacts, needed: float, step: Step, compute: LowTypic
         confidence = 0.5
     else:
         why = f"The run is compute-bound: its bytes need only {needed:.0%} of a step on this link."
-        confidence = 0.7 if compute[1] >= EXPLAINED_SHARE * facts.seconds_per_step else 0.5
+        confidence = 0.7 if compute[1] >= _EXPLAINED_SHARE * facts.seconds_per_step else 0.5
     return Verdict("compute", step.costs.share("compute"), confidence, why, evidence)
 
 
 def _doubts_about_link(facts: RunFacts, num_bytes: float, needed: float) -> list[str]:
     seconds = facts.seconds_per_step
-    if needed <= FASTER_THAN_STATED:
+    if needed <= _FASTER_THAN_STATED:
         return []
     return [
         f"{format_bytes(num_bytes)} a step cannot have been sent over {facts.link} in {format_step(seconds)}: the link "
@@ -207,7 +211,7 @@ def _network_bound(
         confidence = 0.6
     else:
         why = f"The run is network-bound: its bytes need {min(1.0, needed):.0%} of a step's time on this link{gain}."
-        confidence = 0.9 if needed >= MOST_OF_A_STEP else 0.7
+        confidence = 0.9 if needed >= _MOST_OF_A_STEP else 0.7
     waiting = f"So about {share:.0%} of each {format_step(step.seconds)} step was waiting for the network."
     return Verdict(
         "network", share, confidence, why, [*evidence, waiting, _describe_links(num_bytes, compute)], [BUSY_GPUS]
@@ -248,7 +252,7 @@ def _without_link(
 def _without_network(facts: RunFacts) -> NetworkEstimate:
     why = "The network was not the bottleneck: all ranks were on one machine, so no gradient crossed a network."
     compute = _compute_seconds(facts)
-    if compute is not None and compute[1] >= EXPLAINED_SHARE * facts.seconds_per_step:
+    if compute is not None and compute[1] >= _EXPLAINED_SHARE * facts.seconds_per_step:
         share = min(1.0, compute[1] / facts.seconds_per_step)
         verdict = Verdict("compute", share, 0.5, f"{why} Computing explains {share:.0%} of a step.")
     else:
@@ -292,7 +296,7 @@ def _describe_computing(compute: LowTypicalHigh | None) -> list[str]:
 def _describe_links(num_bytes: float, compute: LowTypicalHigh | None) -> str:
     hardware = load_hardware()
     times = []
-    for name in BETTER_LINKS:
+    for name in _BETTER_LINKS:
         link = hardware.link(name)
         times.append(f"{name} {format_step(num_bytes / (link.bytes_per_second * link.goodput.typical))}")
     message = f"On faster links the same bytes would need: {', '.join(times)}."

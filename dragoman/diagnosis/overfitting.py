@@ -11,9 +11,9 @@ FEWEST_EVALUATIONS = 5
 SIGNIFICANT = 0.05
 LATE_SHARE = 1 / 3
 """Share of the evaluations at the end of the run whose trend is tested."""
-SMALLEST_GROWTH = 0.005
+_SMALLEST_GROWTH = 0.005
 """Smallest growth of a gap that counts, in nats, however certain it is."""
-NUM_AROUND_BEST = 2
+_NUM_AROUND_BEST = 2
 """Evaluations on each side of the best one that define its level; the best one itself may be luck."""
 
 
@@ -49,8 +49,8 @@ def find_overfitting(
     num_late = max(FEWEST_EVALUATIONS - 1, round(len(x) * LATE_SHARE))
     slope, slope_p = _rising_trend(x[-num_late:], dev[-num_late:])
     best = int(np.argmin(dev))
-    around = [i for i in range(best - NUM_AROUND_BEST, best + NUM_AROUND_BEST + 1) if i != best]
-    before = list(range(best - 2 * NUM_AROUND_BEST, best))
+    around = [i for i in range(best - _NUM_AROUND_BEST, best + _NUM_AROUND_BEST + 1) if i != best]
+    before = list(range(best - 2 * _NUM_AROUND_BEST, best))
     levels = [_level_test(dev, places, num_late) for places in (around, before)]
     # Three tests are made, so each must be three times as significant (Bonferroni).
     rise_p = min(1.0, 3 * min(slope_p, *levels))
@@ -74,7 +74,7 @@ def find_overfitting(
 
 def _is_growing(begin: float | None, end: float | None) -> bool:
     """Whether the gap is positive and grows by more than rounding errors."""
-    return begin is not None and end is not None and end > 0 and end - begin > SMALLEST_GROWTH
+    return begin is not None and end is not None and end > 0 and end - begin > _SMALLEST_GROWTH
 
 
 def _gap_trend(x: Floats, gap: Floats) -> tuple[float, tuple[float, float]]:

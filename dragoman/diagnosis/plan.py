@@ -35,24 +35,24 @@ from dragoman.run.tables import Positive, SettingsTable, Switch, first_problem, 
 from dragoman.run.units import format_bytes, format_rate
 
 MAX_DEVICES = 1_000_000
-MAX_COUNT = 10**12
-DEFAULT_BATCH_TOKENS = 32_768
-OPTIMIZER_BYTES_PER_PARAMETER = 28
+_MAX_COUNT = 10**12
+_DEFAULT_BATCH_TOKENS = 32_768
+_OPTIMIZER_BYTES_PER_PARAMETER = 28
 """Adam reads weight, gradient and two moments and writes three of them, 4 bytes each; memory is what limits it."""
-STATE_BYTES_PER_PARAMETER = 16
+_STATE_BYTES_PER_PARAMETER = 16
 """Weight, gradient and two moments in fp32."""
-RESERVED_BYTES = 1e9
+_RESERVED_BYTES = 1e9
 """Libraries, their workspaces and fragmentation: an estimate."""
-MIN_GAIN = 0.05
+_MIN_GAIN = 0.05
 """Advice that helps less than this is left out."""
-LARGER_BATCH = 4
-HALF_PRECISION_BYTES = 2
-PORTS = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
+_LARGER_BATCH = 4
+_HALF_PRECISION_BYTES = 2
+_PORTS = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 """Ports that one can buy, from slow to fast."""
 
 End = Literal["low", "typical", "high"]
 DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES, strict=True)]
-LargeCount = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+LargeCount = Annotated[int, Field(ge=1, le=_MAX_COUNT, strict=True)]
 
 
 class PlanSettings(SettingsTable):
@@ -80,7 +80,7 @@ class PlanSettings(SettingsTable):
     bucket_bytes: Annotated[int, Field(ge=2**16, le=2**40, strict=True)] = 16 * 2**20
     """Size of the buckets in which gradients are sent."""
     steps: LargeCount | None = None
-    price_per_hour: Annotated[Positive, Field(le=MAX_COUNT)] | None = None
+    price_per_hour: Annotated[Positive, Field(le=_MAX_COUNT)] | None = None
     """Price of the whole planned cluster; other sizes in proportion to their devices."""
     max_devices: DeviceCount | None = None
     """Largest cluster of the table. Default: four times this one, at least 64."""
@@ -115,7 +115,7 @@ def load_plan(path: Path | None, flags: dict[str, Any]) -> PlanSettings:
         raise UsageError(f"{where}{first_problem(error, PlanSettings)}") from None
 
 
-def share_at(end: End, shares: ShareRange) -> float:
+def _share_at(end: End, shares: ShareRange) -> float:
     """Returns the low, typical or high share; a high share of peak and a high goodput make a step fast."""
     return float(getattr(shares, end))
 
@@ -160,9 +160,9 @@ class Scenario:
     def memory_bytes(self) -> float:
         """Memory that a device needs: weights and optimizer state, kept activations, libraries."""
         num_bytes = 4 if self.precision == "fp32" else 2
-        weights = count_parameters(self.shape) * (STATE_BYTES_PER_PARAMETER + (num_bytes if num_bytes == 2 else 0))
+        weights = count_parameters(self.shape) * (_STATE_BYTES_PER_PARAMETER + (num_bytes if num_bytes == 2 else 0))
         activations = activation_elements_per_token(self.shape) * num_bytes * self.tokens_per_device
-        return weights + activations + RESERVED_BYTES
+        return weights + activations + _RESERVED_BYTES
 
     @property
     def fits_memory(self) -> bool:
@@ -180,7 +180,7 @@ def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
     if settings.batch_per_device is not None:
         global_tokens = settings.batch_per_device * settings.num_devices
     else:
-        global_tokens = settings.batch_tokens or DEFAULT_BATCH_TOKENS
+        global_tokens = settings.batch_tokens or _DEFAULT_BATCH_TOKENS
     return Scenario(
         shape=load_preset(settings.model),
         precision=precision,
@@ -199,12 +199,12 @@ def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
 def plan_step(scenario: Scenario, end: End = "typical", is_hierarchical: bool = False) -> Step:
     """Computes one step; parts that paper cannot know (data, straggler, ...) are 0."""
     peak_flops = scenario.device.peak_flops[scenario.precision]
-    reached_flops = peak_flops * share_at(end, scenario.device.reached_share[scenario.precision])
+    reached_flops = peak_flops * _share_at(end, scenario.device.reached_share[scenario.precision])
     forward = scenario.tokens_per_device * forward_flops_per_target_token(scenario.shape) / reached_flops
     backward = BACKWARD_PER_FORWARD * forward
     # Kernels are started ahead of the device that runs them: starting costs time only where it takes longer.
     starting = count_operations(scenario.shape) * scenario.device.seconds_per_operation
-    optimizer_bytes = count_parameters(scenario.shape) * OPTIMIZER_BYTES_PER_PARAMETER
+    optimizer_bytes = count_parameters(scenario.shape) * _OPTIMIZER_BYTES_PER_PARAMETER
     own_parts = dict.fromkeys(PARTS, 0.0) | {
         "forward": forward,
         "backward": backward,
@@ -226,8 +226,8 @@ def _transfers(
     ready = [*bucket_ready_times(sizes, backward_seconds), 0.0]
     if not scenario.overlaps:
         ready = [0.0] * len(ready)
-    inside = scenario.inside.link(share_at(end, scenario.inside.goodput))
-    between = scenario.between.link(share_at(end, scenario.between.goodput))
+    inside = scenario.inside.link(_share_at(end, scenario.inside.goodput))
+    between = scenario.between.link(_share_at(end, scenario.between.goodput))
     all_reduce = hierarchical_all_reduce_seconds if is_hierarchical else packed_ring_all_reduce_seconds
     return ready, [
         all_reduce(size, scenario.num_nodes, scenario.devices_per_node, inside, between)
@@ -311,9 +311,9 @@ def build_plan(settings: PlanSettings, hardware: Hardware) -> Plan:
         low=min(ends),
         high=max(ends),
         sizes=_size_rows(settings, hardware),
-        advice=find_advice(scenario, hardware),
+        advice=_find_advice(scenario, hardware),
         problems=find_problems(scenario),
-        assumptions=describe_assumptions(scenario),
+        assumptions=_describe_assumptions(scenario),
     )
 
 
@@ -326,16 +326,16 @@ def table_sizes(settings: PlanSettings) -> list[int]:
     return sorted({*within, *whole, settings.num_devices})
 
 
-def at_size(settings: PlanSettings, num_devices: int) -> PlanSettings:
+def _at_size(settings: PlanSettings, num_devices: int) -> PlanSettings:
     """Returns the same plan on another number of devices, on one node if they fit."""
     per_node = min(num_devices, settings.devices_per_node)
     return settings.model_copy(update={"nodes": num_devices // per_node, "devices_per_node": per_node})
 
 
 def _size_rows(settings: PlanSettings, hardware: Hardware) -> tuple[SizeRow, ...]:
-    alone = build_scenario(at_size(settings, 1), hardware)
+    alone = build_scenario(_at_size(settings, 1), hardware)
     tokens_per_second_alone = alone.global_tokens / plan_step(alone).seconds
-    scenarios = [build_scenario(at_size(settings, size), hardware) for size in table_sizes(settings)]
+    scenarios = [build_scenario(_at_size(settings, size), hardware) for size in table_sizes(settings)]
     return tuple(
         _size_row(settings, scenario, tokens_per_second_alone)
         for scenario in scenarios
@@ -366,7 +366,7 @@ def _size_row(settings: PlanSettings, scenario: Scenario, tokens_per_second_alon
     )
 
 
-def find_advice(scenario: Scenario, hardware: Hardware) -> tuple[str, ...]:
+def _find_advice(scenario: Scenario, hardware: Hardware) -> tuple[str, ...]:
     """Returns changes that give more tokens per second and fit into memory, with figures, the best first."""
     now = _tokens_per_second(scenario)
     gains = [
@@ -374,22 +374,22 @@ def find_advice(scenario: Scenario, hardware: Hardware) -> tuple[str, ...]:
         for name, changed in _changes(scenario, hardware)
         if changed.fits_memory or not scenario.fits_memory
     ]
-    helpful = sorted((gain for gain in gains if gain[0] > MIN_GAIN), key=lambda gain: -gain[0])
+    helpful = sorted((gain for gain in gains if gain[0] > _MIN_GAIN), key=lambda gain: -gain[0])
     return tuple(_describe_change(name, scenario, changed) for _, name, changed in helpful)
 
 
 def _changes(scenario: Scenario, hardware: Hardware) -> list[tuple[str, Scenario]]:
     changes = [
         (
-            f"A batch {LARGER_BATCH} times as large ({LARGER_BATCH * scenario.global_tokens:,.0f} target tokens)",
-            replace(scenario, global_tokens=LARGER_BATCH * scenario.global_tokens),
+            f"A batch {_LARGER_BATCH} times as large ({_LARGER_BATCH * scenario.global_tokens:,.0f} target tokens)",
+            replace(scenario, global_tokens=_LARGER_BATCH * scenario.global_tokens),
         )
     ]
-    if scenario.num_devices > 1 and scenario.gradient_bytes > HALF_PRECISION_BYTES:
-        changes.append(("Sending half precision", replace(scenario, gradient_bytes=HALF_PRECISION_BYTES)))
+    if scenario.num_devices > 1 and scenario.gradient_bytes > _HALF_PRECISION_BYTES:
+        changes.append(("Sending half precision", replace(scenario, gradient_bytes=_HALF_PRECISION_BYTES)))
     if scenario.num_nodes > 1:
         changes.append(("One node alone, with the same global batch", replace(scenario, num_nodes=1)))
-        ports = [hardware.links[name] for name in PORTS if name in hardware.links]
+        ports = [hardware.links[name] for name in _PORTS if name in hardware.links]
         faster = [port for port in ports if port.bytes_per_second > scenario.between.bytes_per_second]
         changes += [
             (f"A port of {format_rate(port.bytes_per_second)}", replace(scenario, between=port)) for port in faster[:1]
@@ -422,7 +422,7 @@ def find_problems(scenario: Scenario) -> tuple[str, ...]:
     )
 
 
-def describe_assumptions(scenario: Scenario) -> tuple[str, ...]:
+def _describe_assumptions(scenario: Scenario) -> tuple[str, ...]:
     """Returns what the figures rest on, so that users can check it."""
     share = scenario.device.reached_share[scenario.precision]
     between = scenario.between

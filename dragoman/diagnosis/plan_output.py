@@ -8,9 +8,9 @@ from dragoman.run.errors import UsageError
 from dragoman.run.files import write_aside
 from dragoman.run.units import format_bytes, format_rate
 
-BAR_CELLS = 20
-CHART_ENDINGS = (".svg", ".png")
-PLAN_PART_NAMES = PART_NAMES | {"other": "starting kernels"}
+_BAR_CELLS = 20
+_CHART_ENDINGS = (".svg", ".png")
+_PLAN_PART_NAMES = PART_NAMES | {"other": "starting kernels"}
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -20,14 +20,14 @@ def plan_lines(plan: Plan) -> list[str]:
         "",
         *_part_lines(plan),
         "",
-        *size_table(plan),
+        *_size_table(plan),
         *_section("Problems", plan.problems),
         *_section("What would help", plan.advice),
         *_section("Assumptions", plan.assumptions),
     ]
 
 
-def size_table(plan: Plan) -> list[str]:
+def _size_table(plan: Plan) -> list[str]:
     """Formats a row for each cluster size, with its efficiency as a bar; the planned cluster is marked."""
     has_hours, has_cost = plan.own_size.hours is not None, plan.own_size.cost is not None
     head = f"  {'devices':>9} {'nodes':>7} {'s/step':>9} {'hierarchical':>12} {'tokens/s':>12}"
@@ -43,8 +43,8 @@ def size_table(plan: Plan) -> list[str]:
 
 def save_chart(plan: Plan, path: Path) -> None:
     """Draws seconds per step, efficiency and, if known, cost over cluster sizes; SVG or PNG by the file's ending."""
-    if path.suffix.lower() not in CHART_ENDINGS:
-        raise UsageError(f"--plot {path}: the name must end in {' or '.join(CHART_ENDINGS)}.")
+    if path.suffix.lower() not in _CHART_ENDINGS:
+        raise UsageError(f"--plot {path}: the name must end in {' or '.join(_CHART_ENDINGS)}.")
     # Imported only here: that takes longer than computing a plan.
     import matplotlib as mpl
 
@@ -104,15 +104,15 @@ def _headline(plan: Plan) -> list[str]:
 
 def _part_lines(plan: Plan) -> list[str]:
     total = plan.step.seconds
-    parts = [(name, plan.step.parts[part]) for part, name in PLAN_PART_NAMES.items()]
+    parts = [(name, plan.step.parts[part]) for part, name in _PLAN_PART_NAMES.items()]
     return [f"  {name:<32} {seconds:>9.3f} s {seconds / total:>6.1%}" for name, seconds in parts if seconds > 0]
 
 
 def _bar(row: SizeRow) -> str:
     # Rounding can bring the efficiency slightly above 1.
-    num_full = round(min(1.0, row.efficiency) * BAR_CELLS)
+    num_full = round(min(1.0, row.efficiency) * _BAR_CELLS)
     note = "" if row.fits_memory else "  not enough memory"
-    return f"{'█' * num_full}{'░' * (BAR_CELLS - num_full)} {row.efficiency:>6.1%}{note}"
+    return f"{'█' * num_full}{'░' * (_BAR_CELLS - num_full)} {row.efficiency:>6.1%}{note}"
 
 
 def _section(title: str, messages: tuple[str, ...]) -> list[str]:

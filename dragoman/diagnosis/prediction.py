@@ -15,15 +15,15 @@ from dragoman.diagnosis.step_model import Step, add_exchange
 from dragoman.run.units import BITS_PER_BYTE
 
 MEGA = 1e6
-MODEL_ERROR = 0.06
+_MODEL_ERROR = 0.06
 """Relative error of a step assembled from its parts: see docs/results.md."""
-DRIFT = 0.08
+_DRIFT = 0.08
 """Relative change of a machine's speed and of the batches' length between a rehearsal and a run."""
-COVERAGE_FACTOR = 1.6
+_COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
-NUM_ENOUGH_STEPS = 5
+_NUM_ENOUGH_STEPS = 5
 """With as many complete steps, the assembled one is not needed."""
-HICCUP_FACTOR = 1.5
+_HICCUP_FACTOR = 1.5
 """A step that took longer than this times the median was disturbed, and is cut to that time."""
 NUM_SKIPPED_STEPS = 2
 NUM_FIRST_STEPS = 10
@@ -187,13 +187,13 @@ def predict(measured: Measurements) -> Prediction:
     """Predicts a step from a rehearsal."""
     assembled = assemble_step(measured)
     steps = _without_hiccups(measured.steps)
-    if len(steps) >= NUM_ENOUGH_STEPS:
+    if len(steps) >= _NUM_ENOUGH_STEPS:
         seconds, error = fmean(steps), _standard_error(steps)
     else:
         # The assembled step counts like one more complete step.
         seconds = (sum(steps) + assembled.seconds) / (len(steps) + 1)
         spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
-        error = math.hypot(spread, MODEL_ERROR)
+        error = math.hypot(spread, _MODEL_ERROR)
     parts = _scaled(measured.step_parts or assembled.parts, seconds)
     step = Step(parts, measured.slowest or None, measured.work_by_rank, measured.fixed_share)
     return Prediction(seconds, *_bounds(seconds, error), step, "rehearsal", len(measured.machines), measured.links)
@@ -240,12 +240,12 @@ def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
 
 def _bounds(seconds: float, error: float) -> tuple[float, float]:
     """The interval of a step, from the relative error of its mean and from drift."""
-    margin = COVERAGE_FACTOR * math.hypot(error, DRIFT)
+    margin = _COVERAGE_FACTOR * math.hypot(error, _DRIFT)
     return seconds / (1 + margin), seconds * (1 + margin)
 
 
 def _without_hiccups(values: Sequence[float]) -> list[float]:
-    limit = HICCUP_FACTOR * median(values) if values else 0.0
+    limit = _HICCUP_FACTOR * median(values) if values else 0.0
     return [min(value, limit) for value in values]
 
 

@@ -25,7 +25,7 @@ PARTS = (
 )
 """The parts of a step, as records name them; they add up to its wall time."""
 COMPUTING = ("forward", "backward", "hidden_communication")
-OVERHEADS = ("evaluation", "checkpoint", "optimizer", "other")
+_OVERHEADS = ("evaluation", "checkpoint", "optimizer", "other")
 BINDING_SHARE = 0.3
 """A cause is the bottleneck if a step without it would be shorter by at least this share; otherwise compute is."""
 SHORTEST_STEP = 1e-9
@@ -53,7 +53,7 @@ class Step:
     @cached_property
     def costs(self) -> "CauseCosts":
         """Seconds that each cause takes."""
-        return find_costs(self)
+        return _find_costs(self)
 
     @property
     def bottleneck(self) -> str:
@@ -95,10 +95,10 @@ class CauseCosts:
         return self.share(found) - max([*rivals, BINDING_SHARE])
 
 
-def find_costs(step: Step) -> CauseCosts:
+def _find_costs(step: Step) -> CauseCosts:
     """Computes how much shorter a step would be without each cause."""
     parts = {name: step.parts.get(name, 0.0) for name in PARTS}
-    overheads = {name: parts[name] for name in OVERHEADS}
+    overheads = {name: parts[name] for name in _OVERHEADS}
     overheads["small batches"] = step.fixed_share * sum(parts[name] for name in COMPUTING)
     costs = {"network": parts["exposed_communication"], "input": parts["data"], "straggler": parts["straggler"]}
     excess, cause = _excess_of_slowest(step, parts)
@@ -207,9 +207,9 @@ def add_exchange(
 
 # Links and all-reduces
 
-IP_AND_TCP_HEADER_BYTES = 52
+_IP_AND_TCP_HEADER_BYTES = 52
 """IPv4 20, TCP 20, and the timestamps that Linux adds to every segment 12."""
-ETHERNET_HEADER_BYTES = 14
+_ETHERNET_HEADER_BYTES = 14
 
 
 @dataclass(frozen=True)
@@ -269,10 +269,10 @@ def ring_bytes_per_node(
     return num_crossing_ranks * 2 * (num_ranks - 1) / num_ranks * num_bytes
 
 
-def tcp_goodput(mtu_bytes: int = 1500, frame_overhead_bytes: int = ETHERNET_HEADER_BYTES) -> float:
+def tcp_goodput(mtu_bytes: int = 1500, frame_overhead_bytes: int = _ETHERNET_HEADER_BYTES) -> float:
     """The share of a link's bytes that is payload: 1448/1514 for frames of 1500.
 
     A frame counts with its 14-byte Ethernet header, as interface counters and traffic shapers count. A cable also
     carries preamble, checksum and gap: 38 bytes per frame, which gives 1448/1538.
     """
-    return (mtu_bytes - IP_AND_TCP_HEADER_BYTES) / (mtu_bytes + frame_overhead_bytes)
+    return (mtu_bytes - _IP_AND_TCP_HEADER_BYTES) / (mtu_bytes + frame_overhead_bytes)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from dragoman.diagnosis.step_model import SHORTEST_STEP
 
 Floats = NDArray[np.float64]
-OUTLIER_DEVIATIONS = 6.0
+_OUTLIER_DEVIATIONS = 6.0
 """Robust standard deviations above the median from which an interval is an outlier."""
-SMALLEST_EXCESS = 0.03
+_SMALLEST_EXCESS = 0.03
 """Share of the median; an interval that exceeds it by less is no outlier, however even the others are."""
 FEWEST_FOR_DRIFT = 10
 
@@ -42,7 +42,7 @@ def describe_step_times(seconds: Sequence[float] | Floats, num_steps: Sequence[f
         return None
     median = float(np.median(values))
     spread = 1.4826 * float(np.median(np.abs(values - median)))
-    bound = median + max(OUTLIER_DEVIATIONS * spread, SMALLEST_EXCESS * median)
+    bound = median + max(_OUTLIER_DEVIATIONS * spread, _SMALLEST_EXCESS * median)
     return StepTimes(
         mean=float(np.average(values, weights=np.maximum(weights, 1e-9))),
         median=median,

@@ -14,11 +14,11 @@ from dragoman.run.records import Record, TrainRecord, parse_records
 from dragoman.run.summary import read_records
 from dragoman.run.units import format_rate
 
-FEWEST_INTERVALS = 3
+_FEWEST_INTERVALS = 3
 """With more intervals, the first is left out: its steps warm up caches and memory."""
 BUSY_SHARE = 0.9
-FULL_CONFIDENCE_MARGIN = 0.2
-SURE_STEPS = 50
+_FULL_CONFIDENCE_MARGIN = 0.2
+_SURE_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def judge_run(run: RunFolder, num_records: int | None = None) -> Verdict:
 def judge_records(records: Sequence[Record]) -> Verdict:
     """Finds the bottleneck of a run from the records of its metrics.jsonl."""
     intervals = [record for record in records if isinstance(record, TrainRecord) and _has_parts(record)]
-    if len(intervals) > FEWEST_INTERVALS:
+    if len(intervals) > _FEWEST_INTERVALS:
         intervals = intervals[1:]
     if not intervals:
         why = "No record of this run has the parts of its steps, so what limited it is not known."
@@ -106,10 +106,10 @@ def _slowest(intervals: Sequence[TrainRecord], work: Sequence[float]) -> dict[st
 
 def _confidence(costs: CauseCosts, intervals: Sequence[TrainRecord]) -> float:
     """High where the bottleneck is far ahead of other causes, over many steps."""
-    clearness = min(1.0, max(0.0, costs.margin) / FULL_CONFIDENCE_MARGIN)
+    clearness = min(1.0, max(0.0, costs.margin) / _FULL_CONFIDENCE_MARGIN)
     steps = [each.step for each in intervals]
     num_steps = max(steps) - min(steps)
-    return round((0.5 + 0.45 * clearness) * (0.7 + 0.3 * min(1.0, num_steps / SURE_STEPS)), 2)
+    return round((0.5 + 0.45 * clearness) * (0.7 + 0.3 * min(1.0, num_steps / _SURE_STEPS)), 2)
 
 
 def _why(step: Step, intervals: Sequence[TrainRecord]) -> str:
@@ -191,7 +191,7 @@ def _network_correlation(intervals: Sequence[TrainRecord]) -> float | None:
     """Correlation of traffic and seconds per step; None with too few figures, or if one of them never changes."""
     pairs = [(each.traffic and each.traffic.busier_direction, each.seconds_per_step) for each in intervals]
     known = [(rate, seconds) for rate, seconds in pairs if rate is not None and seconds is not None]
-    if len(known) < FEWEST_INTERVALS:
+    if len(known) < _FEWEST_INTERVALS:
         return None
     traffic, seconds = np.array(known).T
     if np.ptp(traffic) <= 1e-9 * np.max(np.abs(traffic)) or np.ptp(seconds) <= 1e-9 * np.max(np.abs(seconds)):

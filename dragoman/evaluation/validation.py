@@ -25,9 +25,9 @@ from dragoman.run.folder import RunFolder
 from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator
 
-BATCH_TOKENS = 4096
+_BATCH_TOKENS = 4096
 NUM_SAMPLES = 3
-MAX_TRAIN_SAMPLE = 1_000
+_MAX_TRAIN_SAMPLE = 1_000
 """Most training sentences evaluated besides the dev set; never more than the dev set has."""
 
 
@@ -177,7 +177,7 @@ class _TeacherForcing:
     def evaluate_train_sample(self, share: _Share) -> None:
         """Adds losses of a sample of the training text."""
         pairs = self.corpus.split("train")
-        num_chosen = min(pairs.num_pairs, self.corpus.split("dev").num_pairs, MAX_TRAIN_SAMPLE)
+        num_chosen = min(pairs.num_pairs, self.corpus.split("dev").num_pairs, _MAX_TRAIN_SAMPLE)
         # Evenly over the whole split, which is shuffled: the same ones at every evaluation of every run on this corpus.
         chosen = np.arange(num_chosen) * (pairs.num_pairs // max(1, num_chosen))
         longest = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen])
@@ -190,7 +190,7 @@ class _TeacherForcing:
         self, split: SplitName, chosen: Indices | None = None
     ) -> Iterator[tuple[Indices, MicroBatch, LossSums]]:
         pairs, training = self.corpus.split(split), self.settings.training
-        for indices in fixed_batches(pairs, BATCH_TOKENS, chosen)[self.world.rank :: self.world.size]:
+        for indices in fixed_batches(pairs, _BATCH_TOKENS, chosen)[self.world.rank :: self.world.size]:
             self.check(f"evaluating the {split} set")
             batch = pad_pairs([pairs.source(i) for i in indices], [pairs.target(i) for i in indices])
             yield indices, batch, teacher_forced_loss(self.model, batch, training.precision, training.label_smoothing)

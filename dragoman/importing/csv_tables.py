@@ -14,7 +14,7 @@ from dragoman.run.errors import UserError
 
 TRAINER = "CSV"
 
-MAX_ROWS = 5_000_000
+_MAX_ROWS = 5_000_000
 _MAX_COLUMNS = 1_000
 # The first name that a table has counts: W&B adds _step, its own count of records.
 _STEP_NAMES = (
@@ -67,7 +67,7 @@ def _read_table(path: Path, curves: Curves, run: ImportedRun) -> None:
     if layout.has_duplicates:
         run.note(f"{path.name} has several columns of one name, perhaps of several runs: the first of each was used.")
     num_bad = 0
-    for row, _ in zip(_rows(lines, delimiter), range(MAX_ROWS), strict=False):
+    for row, _ in zip(_rows(lines, delimiter), range(_MAX_ROWS), strict=False):
         num_bad += row is None or not _add_row(curves, layout, row)
     if num_bad:
         rows = "1 row" if num_bad == 1 else f"{num_bad:,} rows"

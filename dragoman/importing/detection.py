@@ -15,14 +15,14 @@ from dragoman.run.errors import UsageError, UserError
 
 MAX_LINES = 200_000
 """Lines of a log that are searched for signs of a trainer."""
-ENOUGH_LINES = 5
+_ENOUGH_LINES = 5
 """Lines of one trainer that prove that a log is its own."""
-MAX_FILES = 2_000
+_MAX_FILES = 2_000
 MAX_DEPTH = 4
 LOG_NAME = re.compile(
     r"(?:nohup.*|.*\.(?:log|out|txt|err)|train|valid|stdout|stderr)(?:\.\d+)?(?:\.(?:gz|xz|bz2|zst))?"
 )
-EVENTS_MARK = "tfevents"
+_EVENTS_MARK = "tfevents"
 STATE_NAME = "trainer_state.json"
 _STEP = re.compile(r"(?:[Gg]lobal step |\bStep:? {1,9}|\bUp\. |\bnum_updates[=: ]{1,3})(\d{1,15})\b", re.ASCII)
 _DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
@@ -75,7 +75,7 @@ class RunFiles:
     def add(self, path: Path, is_explicit: bool) -> None:
         """Adds a file to its kind; a file of no known kind only if the user named it."""
         name = path.name.lower()
-        if EVENTS_MARK in name:
+        if _EVENTS_MARK in name:
             self.events.append(path)
         elif name.endswith((".csv", ".tsv")):
             self.tables.append(path)
@@ -102,7 +102,7 @@ def _files_in(folder: Path) -> Iterable[Path]:
     """Lists the files of a folder and its subfolders by name, up to a depth and a number."""
     depth = len(folder.parts)
     reached = (path for path in sorted(folder.rglob("*")) if len(path.parts) - depth <= MAX_DEPTH)
-    return [path for path in islice(reached, MAX_FILES) if path.is_file()]
+    return [path for path in islice(reached, _MAX_FILES) if path.is_file()]
 
 
 def choose_logs(paths: Sequence[Path], is_explicit: bool) -> tuple[str | None, list[LogFile]]:
@@ -130,7 +130,7 @@ def identify_log(path: Path) -> LogFile:
             first_date = match.groups()
         for trainer, (is_own_line, _) in READERS.items():
             num_lines[trainer] += is_own_line(line)
-        if max(num_lines.values()) >= ENOUGH_LINES or number >= MAX_LINES:
+        if max(num_lines.values()) >= _ENOUGH_LINES or number >= MAX_LINES:
             break
     best = max(num_lines, key=num_lines.__getitem__)
     return LogFile(path, best if num_lines[best] else None, num_lines[best], first_date, is_empty)

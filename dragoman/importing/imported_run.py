@@ -13,7 +13,7 @@ MAX_SAMPLES_PER_RECORD = 3
 
 STEP_BACK = "the log goes back to an earlier step"
 """Cause of a restart that the log does not announce."""
-SETTINGS_THAT_ARE_FACTS = {
+_SETTINGS_THAT_ARE_FACTS = {
     "width": "width",
     "feed_forward": "feed_forward",
     "heads": "heads",
@@ -27,7 +27,7 @@ SETTINGS_THAT_ARE_FACTS = {
 }
 NO_INTERFACE = "The log does not say which network interface was used: run with NCCL_DEBUG=INFO next time."
 LOSS_IS_LOG_PERPLEXITY = "The evaluation loss is the logarithm of the perplexity."
-NO_PARAMETERS = "The log does not say how many parameters the model has."
+_NO_PARAMETERS = "The log does not say how many parameters the model has."
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ImportedRun:
         if "interface" not in self.facts:
             self.note(NO_INTERFACE)
         if "parameters" not in self.facts:
-            self.note(NO_PARAMETERS)
+            self.note(_NO_PARAMETERS)
 
     def add_to_fact(self, name: str, value: Any) -> None:
         """Adds a value to a fact that is a list without duplicates, e.g. hosts."""
@@ -138,7 +138,7 @@ class ImportedRun:
         known = {name: value for name, value in values.items() if isinstance(value, str) or is_usable(value)}
         if known:
             self.settings.setdefault(section, {}).update(known)
-        self.facts |= {fact: known[name] for name, fact in SETTINGS_THAT_ARE_FACTS.items() if name in known}
+        self.facts |= {fact: known[name] for name, fact in _SETTINGS_THAT_ARE_FACTS.items() if name in known}
 
     @property
     def newest_step(self) -> int | None:

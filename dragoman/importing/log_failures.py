@@ -43,7 +43,7 @@ class FailureKind:
 
 
 # fmt: off
-CUES = (
+_CUES = (
     "allocate memory", "bad_alloc", "became nan", "broken pipe", "can't open", "cancelled", "command not found",
     "connection closed", "could not", "cuda driver", "cuda gpu", "cuda-capable", "denied", "device ordinal",
     "device-side", "diverged", "ecc", "error", "exception", "exit code", "exitcode", "exited", "exploded", "fail",
@@ -57,7 +57,7 @@ CUES = (
 # fmt: on
 """Every line that shows a failure has one of these, in lower case: all other lines are skipped quickly."""
 
-UNKNOWN_ERROR = FailureKind(
+_UNKNOWN_ERROR = FailureKind(
     r"^traceback \(most recent call last\)",
     "The program stopped with an error",
     "The message names the error; the traceback in the log says where it happened.",
@@ -70,7 +70,7 @@ HARMLESS = re.compile(
 """Open MPI uses sockets if there is no InfiniBand; TensorBoard's web server logs errors of its visitors."""
 
 # The first kind that matches a line counts: special kinds stand before general ones.
-KNOWN_FAILURES = (
+_KNOWN_FAILURES = (
     FailureKind(
         r"loss scale reached|already at minimum - cannot decrease|loss scale .{0,40}too (?:small|low)",
         "The loss scale fell to its minimum",
@@ -252,11 +252,11 @@ KNOWN_FAILURES = (
 
 MAX_CHARACTERS = 2_000
 """Characters of a line that are searched."""
-MAX_ORDINARY_LINES = 1_000
+_MAX_ORDINARY_LINES = 1_000
 """Lines without a cue that are remembered, without their digits: this halves the time for a long log."""
-MAX_TRACEBACK_LINES = 500
-MAX_EVIDENCE_CHARACTERS = 400
-SMALLEST_SOUND_LOSS_SCALE = 2.0**-6
+_MAX_TRACEBACK_LINES = 500
+_MAX_EVIDENCE_CHARACTERS = 400
+_SMALLEST_SOUND_LOSS_SCALE = 2.0**-6
 
 _RANK_TAG = re.compile(r"\[rank[0-9]{1,6}\]: ?")
 _ERROR_LINE = re.compile(
@@ -307,7 +307,7 @@ class FailureReader:
     def finish(self) -> None:
         """Adds the failures to the run, the worst first; the trainer's reader must have finished."""
         if self._num_traceback_lines and self._traceback_step == self._run.newest_step:
-            self._add(UNKNOWN_ERROR, "Traceback (most recent call last), and the log ends before the error itself")
+            self._add(_UNKNOWN_ERROR, "Traceback (most recent call last), and the log ends before the error itself")
         self._check_whether_training_continued()
         causes = list(self._causes())
         fatal = [cause for cause in causes if not cause.has_continued]
@@ -333,9 +333,9 @@ class FailureReader:
         if text in self._ordinary_lines:
             return True
         lowered = text.decode().lower()
-        if any(cue in lowered for cue in CUES):
+        if any(cue in lowered for cue in _CUES):
             return False
-        if len(self._ordinary_lines) >= MAX_ORDINARY_LINES:
+        if len(self._ordinary_lines) >= _MAX_ORDINARY_LINES:
             self._ordinary_lines.clear()
         self._ordinary_lines.add(text)
         return True
@@ -347,7 +347,7 @@ class FailureReader:
             return
         if kind := _kind_of(lowered):
             self._add(kind, line)
-        elif UNKNOWN_ERROR.is_shown_by(lowered):
+        elif _UNKNOWN_ERROR.is_shown_by(lowered):
             self._num_traceback_lines = 1
             self._traceback_step = self._run.newest_step
 
@@ -358,15 +358,15 @@ class FailureReader:
         if _ERROR_LINE.match(line):
             self._num_traceback_lines = 0
             if not _kind_of(line.lower()):
-                self._add(UNKNOWN_ERROR, line)
-        elif self._num_traceback_lines > MAX_TRACEBACK_LINES:
+                self._add(_UNKNOWN_ERROR, line)
+        elif self._num_traceback_lines > _MAX_TRACEBACK_LINES:
             self._num_traceback_lines = 0
 
     def _add(self, kind: FailureKind, line: str) -> None:
         step = self._run.newest_step
         known = self._occurrences.get(kind.what)
         if known is None or known.has_continued:
-            evidence = clean_text(line, MAX_EVIDENCE_CHARACTERS)
+            evidence = clean_text(line, _MAX_EVIDENCE_CHARACTERS)
             first_step, count = (step, 0) if known is None else (known.first_step, known.count)
             self._occurrences[kind.what] = _Occurrence(kind, evidence, first_step, step, count + 1)
             self._have_all_continued = False
@@ -401,7 +401,7 @@ class FailureReader:
     def _add_loss_scale(self) -> None:
         newest = self._run.newest_step
         scale = None if newest is None else _figures_before(self._run, newest).get("loss_scale")
-        if scale is not None and scale < SMALLEST_SOUND_LOSS_SCALE:
+        if scale is not None and scale < _SMALLEST_SOUND_LOSS_SCALE:
             what = f"The loss scale had fallen to {scale:.3g} at step {newest:,}."
             cause = (
                 "Many updates in a row overflowed in half precision and were skipped: lower the learning rate, warm "
@@ -430,7 +430,7 @@ class FailureReader:
 
 
 def _kind_of(lowered: str) -> FailureKind | None:
-    return next((kind for kind in KNOWN_FAILURES if kind.is_shown_by(lowered)), None)
+    return next((kind for kind in _KNOWN_FAILURES if kind.is_shown_by(lowered)), None)
 
 
 def _to_failure(seen: _Occurrence, outcome: str = "") -> LogFailure:

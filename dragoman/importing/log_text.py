@@ -18,14 +18,14 @@ import zstandard
 from dragoman.run.errors import UserError
 from dragoman.run.records import LARGEST_NUMBER
 
-BUFFER_BYTES = 2**20
+_BUFFER_BYTES = 2**20
 MAX_LINE_BYTES = 2**16
 """Longer lines are cut: all figures of a log line stand before this."""
 MAX_LOG_BYTES = 4 * 10**9
 """Limit of the unpacked size: a small archive can unpack to any size."""
 MAX_TEXT_CHARACTERS = 2_000
 """Longest sample or message that is kept."""
-MAX_COUNT_DIGITS = 15
+_MAX_COUNT_DIGITS = 15
 
 NUMBER = r"[-+]?(?:\d{1,25}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 """Pattern of a number that float() accepts; to be compiled with re.ASCII."""
@@ -91,7 +91,7 @@ def _open(path: Path) -> IO[bytes]:
             head = file.read(8)
         unpack = next((unpack for magic, unpack in _MAGIC.items() if head.startswith(magic)), None)
         # Twice as fast as the archive's own readline(), which is written in Python.
-        return path.open("rb") if unpack is None else BufferedReader(_Unpacked(unpack(path)), BUFFER_BYTES)
+        return path.open("rb") if unpack is None else BufferedReader(_Unpacked(unpack(path)), _BUFFER_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except OSError as error:
@@ -123,7 +123,7 @@ def parse_number(text: str) -> float | None:
 def parse_count(text: str) -> int | None:
     """Returns a whole number without a sign, which may have commas as in 60,880,896; None for any other text."""
     digits = text.replace(",", "")
-    is_count = len(digits) <= MAX_COUNT_DIGITS and digits.isascii() and digits.isdigit()
+    is_count = len(digits) <= _MAX_COUNT_DIGITS and digits.isascii() and digits.isdigit()
     return int(digits) if is_count else None
 
 

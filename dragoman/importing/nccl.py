@@ -5,7 +5,7 @@ import re
 from dragoman.importing.imported_run import MAX_LISTED, NO_INTERFACE, ImportedRun
 from dragoman.importing.log_text import clean_text
 
-MAX_RANKS = 100_000
+_MAX_RANKS = 100_000
 
 _SPEAKER = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):[0-9]{1,10}:[0-9]{1,10} \[[0-9-]{1,4}\] NCCL INFO ")
 _RANK = re.compile(r"\brank ([0-9]{1,7}) nranks ([0-9]{1,7})\b")
@@ -19,7 +19,7 @@ _VERSION = re.compile(r"NCCL version ([0-9][\w.]{0,20})(?:\+cuda([0-9.]{1,10}))?
 _MPI_PEER = re.compile(r"\[([A-Za-z0-9][\w.-]{0,252})\]\[\[[0-9]{1,9},[0-9]{1,9}\],([0-9]{1,7})\]")
 _MPI_HOST = re.compile(r"\[([A-Za-z][\w.-]{0,252}):[0-9]{5,7}\] ")
 
-NO_INFINIBAND = (
+_NO_INFINIBAND = (
     "Open MPI found no InfiniBand and used another transport: not a failure, but the ranks then talk over sockets."
 )
 
@@ -42,7 +42,7 @@ class NcclReader:
         elif line.startswith("["):
             self._read_mpi(line)
         elif line.startswith("Another transport will be used instead"):
-            self._run.note(NO_INFINIBAND)
+            self._run.note(_NO_INFINIBAND)
 
     def finish(self) -> None:
         """Adds the facts that need all lines."""
@@ -59,7 +59,7 @@ class NcclReader:
             self._run.note(NO_INTERFACE)
 
     def _hosts_by_rank(self) -> list[str]:
-        return sorted(self._ranks_of_host, key=lambda host: min(self._ranks_of_host[host], default=MAX_RANKS))
+        return sorted(self._ranks_of_host, key=lambda host: min(self._ranks_of_host[host], default=_MAX_RANKS))
 
     def _read_nccl(self, line: str) -> None:
         if version := _VERSION.search(line):
@@ -88,7 +88,7 @@ class NcclReader:
             self._num_ranks = num_ranks
             for known in self._ranks_of_host.values():
                 known.clear()
-        if num_ranks == self._num_ranks and rank < min(num_ranks, MAX_RANKS):
+        if num_ranks == self._num_ranks and rank < min(num_ranks, _MAX_RANKS):
             ranks.add(rank)
 
     def _read_mpi(self, line: str) -> None:

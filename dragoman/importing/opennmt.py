@@ -14,7 +14,7 @@ from dragoman.importing.log_text import (
 )
 
 TRAINER = "OpenNMT-py"
-EOLE = "Eole"
+_EOLE = "Eole"
 
 _STEP = re.compile(r"Step (\d{1,15})/ *(\d{1,15});", re.ASCII)
 _PARAMETERS = re.compile(rf"number of parameters: ({COUNT})", re.ASCII)
@@ -163,7 +163,7 @@ class OpenNmtReader:
     def _read_checkpoint(self, line: str) -> None:
         match = _STEP_IN_NAME.search(line)
         if "Saving optimizer and weights" in line:
-            self._run.trainer = EOLE
+            self._run.trainer = _EOLE
         if "Saving " in line:
             step = int(match[1]) if match else self._run.newest_step
             if step is not None:
@@ -184,7 +184,7 @@ class OpenNmtReader:
         elif "vocab" in line and (match := _VOCABULARY.search(line)):
             facts["vocab_size"] = int(match[1])
         elif "eole" in line:
-            self._run.trainer = EOLE
+            self._run.trainer = _EOLE
 
     def _read_generator(self, line: str) -> None:
         """Reads width and vocabulary from the last layer of the printed model."""

@@ -16,7 +16,7 @@ from dragoman.importing.openseq2seq_config import ConfigCollector, apply_evaluat
 
 TRAINER = "OpenSeq2Seq"
 MAX_TRAIN_SAMPLES = 60
-DEFAULT_LOG_EVERY = 100
+_DEFAULT_LOG_EVERY = 100
 
 _OWN_BEGINNINGS = (
     "*** Global step ",
@@ -61,10 +61,10 @@ TEACHER_FORCED = (
     "The BLEU and the translations in this log are teacher-forced: the model saw the reference while it predicted the "
     "next subword. They say nothing about real translations: translate a test set and score it with sacreBLEU."
 )
-NO_RATES = (
+_NO_RATES = (
     "The log holds no learning rate, gradient norm or loss scale: import the TensorBoard files of the run's logdir too."
 )
-ONE_RANK = "The train loss in this log is that of one batch on rank 0, not a mean over ranks or steps: it is noisy."
+_ONE_RANK = "The train loss in this log is that of one batch on rank 0, not a mean over ranks or steps: it is noisy."
 CONTINUED = "The run continued an earlier run, whose steps are not in this log."
 
 
@@ -141,7 +141,7 @@ class OpenSeq2SeqReader:
             return
         facts["bleu_kind"] = "teacher_forced"
         facts["is_train_loss_of_one_rank"] = facts["step_time_includes_evaluation"] = True
-        for message in (TEACHER_FORCED, ONE_RANK, NO_RATES):
+        for message in (TEACHER_FORCED, _ONE_RANK, _NO_RATES):
             self._run.note(message)
 
     # Samples
@@ -363,7 +363,7 @@ class OpenSeq2SeqReader:
             return self._first_step_of_attempt
         facts = self._run.facts
         every = facts.get("evaluate_every", 0)
-        latest = before + facts.get("log_every", DEFAULT_LOG_EVERY) if next_step is None else next_step
+        latest = before + facts.get("log_every", _DEFAULT_LOG_EVERY) if next_step is None else next_step
         if every and latest // every * every >= before:
             return int(latest // every * every)
         # The last evaluation comes after the last step.

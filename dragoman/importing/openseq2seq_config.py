@@ -10,9 +10,9 @@ from dragoman.run.records import LARGEST_NUMBER
 
 MAX_CHARACTERS = 200_000
 MAX_DEPTH = 20
-MAX_OTHER_LINES = 50
+_MAX_OTHER_LINES = 50
 """After this many lines of other processes in a row the dict counts as ended."""
-MAX_NAME_CHARACTERS = 300
+_MAX_NAME_CHARACTERS = 300
 
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 _CONSTANTS: dict[str, Any] = {"True": True, "False": False, "None": None}
@@ -52,7 +52,7 @@ class ConfigCollector:
         """Adds a line; returns whether it belongs to the dict. The last line closes the collector."""
         if not line.startswith(("{", " ", "'", '"', "}")):
             self._num_other_lines += 1
-            self.is_open = self._num_other_lines <= MAX_OTHER_LINES
+            self.is_open = self._num_other_lines <= _MAX_OTHER_LINES
             return False
         self._num_other_lines = 0
         self._lines.append(line)
@@ -84,7 +84,7 @@ class _Parser:
             case "sign":
                 return self._skip_to(_CLOSING[text]) if depth >= MAX_DEPTH else self._parse_items(text, depth + 1)
             case "object":
-                return _object_name(text[:MAX_NAME_CHARACTERS])
+                return _object_name(text[:_MAX_NAME_CHARACTERS])
             case "word":
                 return self._parse_word(text, depth)
             case _:
@@ -120,7 +120,7 @@ class _Parser:
             return _plain_value(word)
         self._at += 1
         arguments = self._parse_items("(", depth + 1)
-        return _as_dict(arguments) if word.lower().endswith("dict") else word[:MAX_NAME_CHARACTERS]
+        return _as_dict(arguments) if word.lower().endswith("dict") else word[:_MAX_NAME_CHARACTERS]
 
     def _skip_to(self, closing: str) -> None:
         while self._peek() not in (("sign", closing), (None, "")):
@@ -149,7 +149,7 @@ def _plain_value(word: str) -> Any:
             continue
         if abs(value) <= LARGEST_NUMBER:
             return value
-    return word[:MAX_NAME_CHARACTERS]
+    return word[:_MAX_NAME_CHARACTERS]
 
 
 def _as_dict(arguments: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _as_dict(arguments: Any) -> dict[str, Any]:
     return {}
 
 
-SCHEDULES = {
+_SCHEDULES = {
     "transformer_policy": "transformer",
     "fixed_lr": "fixed",
     "piecewise_constant": "piecewise_constant",
@@ -171,15 +171,15 @@ SCHEDULES = {
     "cosine_decay": "cosine",
     "inv_poly_decay": "inverse_polynomial",
 }
-PRECISIONS = {"mixed": "mixed", "float32": "fp32", "float16": "fp16"}
-SMOOTHED_CROSS_ENTROPY = "PaddedCrossEntropyLossWithSmoothing"
-LONGEST_LANGUAGE_NAME = 3
+_PRECISIONS = {"mixed": "mixed", "float32": "fp32", "float16": "fp16"}
+_SMOOTHED_CROSS_ENTROPY = "PaddedCrossEntropyLossWithSmoothing"
+_LONGEST_LANGUAGE_NAME = 3
 
 NO_LOSS_SCALING = (
     "Mixed precision was used without loss_scaling, so gradients may overflow to NaN or vanish: set loss_scaling to "
     "'Backoff'."
 )
-NO_CHECKPOINTS = (
+_NO_CHECKPOINTS = (
     "Checkpoints were planned every {every:,} of {planned:,} steps, so a run that is killed keeps only its best_models "
     "folder: set save_checkpoint_steps to a few thousand."
 )
@@ -198,7 +198,7 @@ def apply_training_config(config: dict[str, Any], run: ImportedRun) -> None:
         run.note(NO_LOSS_SCALING)
     every, planned = _count(config, "save_checkpoint_steps"), _count(config, "max_steps")
     if every and planned and every > planned / 2:
-        run.note(NO_CHECKPOINTS.format(every=every, planned=planned))
+        run.note(_NO_CHECKPOINTS.format(every=every, planned=planned))
 
 
 def apply_evaluation_config(config: dict[str, Any], run: ImportedRun) -> None:
@@ -211,7 +211,7 @@ def apply_evaluation_config(config: dict[str, Any], run: ImportedRun) -> None:
 def _add_facts(config: dict[str, Any], run: ImportedRun) -> None:
     encoder, decoder = _table(config, "encoder_params"), _table(config, "decoder_params")
     files = _files(config)
-    is_per_token = str(config.get("loss", "")).endswith(SMOOTHED_CROSS_ENTROPY)
+    is_per_token = str(config.get("loss", "")).endswith(_SMOOTHED_CROSS_ENTROPY)
     facts = {
         "batch_sentences_per_rank": _count(config, "batch_size_per_gpu"),
         "accumulation": _count(config, "iter_size"),
@@ -219,7 +219,7 @@ def _add_facts(config: dict[str, Any], run: ImportedRun) -> None:
         "evaluate_every": _count(config, "eval_steps"),
         "log_every": _count(config, "print_loss_steps"),
         "checkpoint_folder": _text(config, "logdir"),
-        "precision": PRECISIONS.get(str(config.get("dtype")).removesuffix("_ref")),
+        "precision": _PRECISIONS.get(str(config.get("dtype")).removesuffix("_ref")),
         "training_files": files or None,
         "width": _count(encoder, "hidden_size") or _count(decoder, "hidden_size"),
         "encoder_layers": _count(encoder, "encoder_layers"),
@@ -275,9 +275,9 @@ def _schedule_settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[st
     policy = str(config.get("lr_policy", "")).rpartition(".")[2]
     parameters = _table(config, "lr_policy_params")
     rate = _number(parameters, "learning_rate")
-    if policy not in SCHEDULES or rate is None:
+    if policy not in _SCHEDULES or rate is None:
         return {}
-    settings = {"schedule": SCHEDULES[policy], "maximum_learning_rate": _number(parameters, "max_lr")}
+    settings = {"schedule": _SCHEDULES[policy], "maximum_learning_rate": _number(parameters, "max_lr")}
     settings["warmup_steps"] = _count(parameters, "warmup_steps") or 0
     if policy == "transformer_policy":
         return settings | {"learning_rate": rate * _transformer_factor(parameters, facts)}
@@ -316,7 +316,7 @@ def _languages(files: dict[str, str]) -> dict[str, str]:
 
 def _is_language(name: str) -> bool:
     # .src and .ref are sides, not languages.
-    return 1 < len(name) <= LONGEST_LANGUAGE_NAME and name.isalpha() and name not in ("src", "ref", "trg", "tgt")
+    return 1 < len(name) <= _LONGEST_LANGUAGE_NAME and name.isalpha() and name not in ("src", "ref", "trg", "tgt")
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:

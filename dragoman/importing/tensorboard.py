@@ -15,7 +15,7 @@ from dragoman.importing.imported_run import ImportedRun
 
 TRAINER = "TensorBoard"
 
-MAX_EVENT_FILES = 2_000
+_MAX_EVENT_FILES = 2_000
 MAX_RECORD_BYTES = 2**20
 """A scalar needs a hundred bytes; longer records hold images, histograms or graphs and are skipped."""
 _MAX_DAMAGED_RECORDS = 100
@@ -23,7 +23,7 @@ _MAX_DAMAGED_RECORDS = 100
 
 def read_events(paths: Iterable[Path], run: ImportedRun) -> None:
     """Reads the scalars of all event files of one run; damaged files up to the damage."""
-    paths = list(paths)[:MAX_EVENT_FILES]
+    paths = list(paths)[:_MAX_EVENT_FILES]
     if run.trainer == "unknown":
         run.trainer = TRAINER
     curves, first_time = Curves(), math.inf

@@ -111,12 +111,12 @@ def count_parameters(shape: ModelShape) -> int:
     )
 
 
-FLOPS_PER_WEIGHT = 2
+_FLOPS_PER_WEIGHT = 2
 """A multiplication and an addition per token and weight of a matrix."""
 BACKWARD_PER_FORWARD = 2
 """Backward computes gradients of inputs and of weights: two products for each one of forward."""
-OPERATIONS_PER_ENCODER_LAYER = 60
-OPERATIONS_PER_DECODER_LAYER = 100
+_OPERATIONS_PER_ENCODER_LAYER = 60
+_OPERATIONS_PER_DECODER_LAYER = 100
 """Kernels started in forward and backward: a rough count that matters only for very small batches."""
 
 
@@ -127,7 +127,7 @@ def forward_flops_per_target_token(shape: ModelShape, source_tokens_per_target_t
     # from source tokens.
     target_weights = shape.decoder_layers * (6 * attention + feed_forward) + shape.target_vocab_size * shape.width
     source_weights = shape.encoder_layers * (4 * attention + feed_forward) + shape.decoder_layers * 2 * attention
-    return FLOPS_PER_WEIGHT * (target_weights + source_weights * source_tokens_per_target_token)
+    return _FLOPS_PER_WEIGHT * (target_weights + source_weights * source_tokens_per_target_token)
 
 
 def training_flops_per_target_token(shape: ModelShape, source_tokens_per_target_token: float = 1.0) -> float:
@@ -138,7 +138,7 @@ def training_flops_per_target_token(shape: ModelShape, source_tokens_per_target_
 def count_operations(shape: ModelShape) -> int:
     """Estimates how many kernels a step starts; it does not depend on the batch size."""
     return (
-        shape.encoder_layers * OPERATIONS_PER_ENCODER_LAYER + shape.decoder_layers * OPERATIONS_PER_DECODER_LAYER
+        shape.encoder_layers * _OPERATIONS_PER_ENCODER_LAYER + shape.decoder_layers * _OPERATIONS_PER_DECODER_LAYER
     ) * (1 + BACKWARD_PER_FORWARD)
 
 

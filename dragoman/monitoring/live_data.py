@@ -31,19 +31,19 @@ Points = Sequence[tuple[float, float]]
 Judge = Callable[[RunFolder], Verdict]
 Clock = Callable[[], float]
 
-NUM_CHART_RECORDS = 2_000
+_NUM_CHART_RECORDS = 2_000
 """Train records that the loss curve is drawn from; more would take long to parse and would not change the curve."""
-TRAIN_MARK = '"kind": "train"'
+_TRAIN_MARK = '"kind": "train"'
 SILENT_SECONDS = 10.0
 """A machine that wrote no sample for longer is marked as silent."""
-BUSY_BYTES_PER_SECOND = 10**5
+_BUSY_BYTES_PER_SECOND = 10**5
 """Less traffic is background noise; the view would show it as 0.1 MB/s."""
-BUSY_SECONDS = 30
+_BUSY_SECONDS = 30
 """An interface stays in view for this time after its last traffic: between two all-reduces there is none."""
-CLOCK_TOLERANCE_SECONDS = 60.0
+_CLOCK_TOLERANCE_SECONDS = 60.0
 """Largest difference expected between the clocks of two machines."""
 VERDICT_EVERY_SECONDS = 5.0
-LARGEST_VERDICT_SHARE = 0.1
+_LARGEST_VERDICT_SHARE = 0.1
 """Largest share of the time that is spent on verdicts, where one takes long."""
 
 
@@ -91,7 +91,7 @@ class NodeData:
 
     def __init__(self, path: Path, opened: float) -> None:
         self.name = unquote(path.name.removeprefix("system.").removesuffix(".jsonl"))
-        self.follower = LineFollower(path, BUSY_SECONDS)
+        self.follower = LineFollower(path, _BUSY_SECONDS)
         self.sample: MachineSample | None = None
         self.arrived: float | None = None
         """Time of arrival of the last sample; None if it was there before this view was opened."""
@@ -107,14 +107,14 @@ class NodeData:
                 self.sample = sample
                 self.arrived = None if is_first_read else now
                 for name, interface in sample.network.items():
-                    if _traffic(interface) >= BUSY_BYTES_PER_SECOND:
+                    if _traffic(interface) >= _BUSY_BYTES_PER_SECOND:
                         self._last_traffic[name] = sample.time
 
     def view(self, sample: MachineSample, now: float) -> NodeView:
         """Returns the machine as it is now."""
         # Until a sample arrives, only the machine's own clock tells the age of the last one, and it may be wrong.
         silent = max(now - sample.time, now - self._opened) if self.arrived is None else now - self.arrived
-        names = [name for name, when in self._last_traffic.items() if sample.time - when <= BUSY_SECONDS]
+        names = [name for name, when in self._last_traffic.items() if sample.time - when <= _BUSY_SECONDS]
         names.sort(key=lambda name: -_traffic(sample.network.get(name, InterfaceSample())))
         return NodeView(self.name, sample, max(0.0, silent), names)
 
@@ -135,8 +135,8 @@ class ViewData:
         self._last: LastRecords = {}
         self._train: TrainRecord | None = None
         self._prediction: PredictionRecord | None = None
-        self._losses: deque[tuple[float, float]] = deque(maxlen=NUM_CHART_RECORDS)
-        self._dev_losses: deque[tuple[float, float]] = deque(maxlen=NUM_CHART_RECORDS)
+        self._losses: deque[tuple[float, float]] = deque(maxlen=_NUM_CHART_RECORDS)
+        self._dev_losses: deque[tuple[float, float]] = deque(maxlen=_NUM_CHART_RECORDS)
         self._nodes: dict[Path, NodeData] = {}
 
     def __enter__(self) -> Self:
@@ -170,10 +170,10 @@ class ViewData:
 
     def _read_records(self) -> None:
         # Only the last train records of a long run are shown, so only these are parsed.
-        train: deque[str] = deque(maxlen=NUM_CHART_RECORDS)
-        others: deque[str] = deque(maxlen=NUM_CHART_RECORDS)
+        train: deque[str] = deque(maxlen=_NUM_CHART_RECORDS)
+        others: deque[str] = deque(maxlen=_NUM_CHART_RECORDS)
         for line in self._metrics.read_lines():
-            (train if TRAIN_MARK in line else others).append(line)
+            (train if _TRAIN_MARK in line else others).append(line)
         for record in parse_records((*others, *train)):
             self._add(record)
 
@@ -206,7 +206,7 @@ class ViewData:
 def _is_of_an_earlier_launch(node: NodeData, sample: MachineSample, observation: Observation) -> bool:
     """Whether a machine took part only before the run was continued on others."""
     status = observation.status
-    return node.arrived is None and status is not None and sample.time < status.started - CLOCK_TOLERANCE_SECONDS
+    return node.arrived is None and status is not None and sample.time < status.started - _CLOCK_TOLERANCE_SECONDS
 
 
 def _add_point(points: deque[tuple[float, float]], step: int, loss: float | None) -> None:
@@ -239,5 +239,5 @@ class VerdictTimer:
             # A damaged run may make it fail in any way; the rest of the view is still useful.
             self.verdict = None
         end = self.clock()
-        self._next = max(start + VERDICT_EVERY_SECONDS, end + (end - start) / LARGEST_VERDICT_SHARE)
+        self._next = max(start + VERDICT_EVERY_SECONDS, end + (end - start) / _LARGEST_VERDICT_SHARE)
         return True

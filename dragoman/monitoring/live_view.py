@@ -38,20 +38,20 @@ LETTERS = {
     "other": (".", "white"),
 }
 """Letter and colour of each part of a step."""
-REST = ("+", "bright_black")
-STATE_STYLES = {"running": "green", "finished": "bold green", "failed": "bold red", "lost": "bold red"}
-BITS_OF_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_REST = ("+", "bright_black")
+_STATE_STYLES = {"running": "green", "finished": "bold green", "failed": "bold red", "lost": "bold red"}
+_BITS_OF_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the dots of a braille character in Unicode: four rows of two."""
-LEVELS = "▁▂▃▄▅▆▇█"
-TROUGH = "grey23"
+_LEVELS = "▁▂▃▄▅▆▇█"
+_TROUGH = "grey23"
 """Colour of the empty part of a bar."""
-SMALLEST_CHART = (24, 4)
+_SMALLEST_CHART = (24, 4)
 """Columns and rows."""
-SMALLEST_DETAILS = 12
+_SMALLEST_DETAILS = 12
 """Columns; with fewer, the table of machines has no details."""
-FULL_LINK_SHARE = 0.9
+_FULL_LINK_SHARE = 0.9
 """TCP hardly uses more of a link."""
-LONGEST_TEXT = 2_000
+_LONGEST_TEXT = 2_000
 """Longer texts are cut: no terminal shows more."""
 
 _ESCAPE_SEQUENCES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?")
@@ -69,7 +69,7 @@ class Section:
 
 def clean(text: str) -> str:
     """Returns text that cannot control a terminal: no escape sequences, other unprintable characters replaced."""
-    text = _ESCAPE_SEQUENCES.sub("", text[:LONGEST_TEXT]).expandtabs(4)
+    text = _ESCAPE_SEQUENCES.sub("", text[:_LONGEST_TEXT]).expandtabs(4)
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
@@ -114,7 +114,7 @@ def header(view: RunView, width: int) -> Section | None:
     """State, progress, quality and speed."""
     figures = view.figures
     state: list[Text | str] = [
-        Text(clean(view.description), STATE_STYLES.get(view.state, "yellow")),
+        Text(clean(view.description), _STATE_STYLES.get(view.state, "yellow")),
         Text(clean(view.name), "bold"),
         f"restarts {view.num_restarts:,}",
         _figure("cost {:,.2f}", figures["cost"]),
@@ -143,16 +143,16 @@ def _progress(view: RunView, width: int) -> Sequence[RenderableType]:
         return [text, *more]
     grid = Table.grid("", "", padding=(0, 2, 0, 0), expand=True)
     grid.columns[1].ratio = 1
-    grid.add_row(text, Bar(1.0, 0.0, share, color="green", bgcolor=TROUGH))
+    grid.add_row(text, Bar(1.0, 0.0, share, color="green", bgcolor=_TROUGH))
     return [grid]
 
 
 def chart(view: RunView, width: int) -> Section | None:
     """The loss curve in braille dots; losses on the dev set are diamonds."""
-    if len(view.losses) < 2 or width < SMALLEST_CHART[0]:
+    if len(view.losses) < 2 or width < _SMALLEST_CHART[0]:
         return None
     return Section(
-        lambda num: num if num >= SMALLEST_CHART[1] else 0,
+        lambda num: num if num >= _SMALLEST_CHART[1] else 0,
         lambda num: Group(*_draw_chart(view.losses, view.dev_losses, width, num)),
     )
 
@@ -165,7 +165,7 @@ def attribution(view: RunView, width: int) -> Section | None:
     total = view.train.wall_seconds_per_step
     label = f"{format_step(total)} a step " if total is not None else "a step "
     bar = Text.assemble(label, _stacked_bar(shares, max(1, width - len(label))), no_wrap=True, overflow="ellipsis")
-    marked = [(LETTERS.get(name, REST), PART_NAMES.get(name, name), share) for name, share in shares]
+    marked = [(LETTERS.get(name, _REST), PART_NAMES.get(name, name), share) for name, share in shares]
     legend = [
         Text.assemble((letter, f"black on {colour}"), f" {name} {_percent(share)}")
         for (letter, colour), name, share in marked
@@ -186,7 +186,7 @@ def _stacked_bar(shares: list[tuple[str, float]], width: int) -> Text:
     bar = Text()
     total = 0.0
     for name, share in shares:
-        letter, colour = LETTERS.get(name, REST)
+        letter, colour = LETTERS.get(name, _REST)
         total += share
         # The sum is rounded, not each part: otherwise the parts would not add up to the width.
         bar.append(letter * (min(width, round(total * width)) - len(bar)), f"black on {colour}")
@@ -287,9 +287,9 @@ def _device_table(rows: Sequence[DeviceRow], width: int) -> Table:
     for row in rows:
         cells: list[RenderableType] = [row.name, row.device, "" if row.share is None else _percent(row.share)]
         if bar_width:
-            bar = Bar(1.0, 0.0, row.share or 0.0, width=bar_width, color=row.colour, bgcolor=TROUGH)
+            bar = Bar(1.0, 0.0, row.share or 0.0, width=bar_width, color=row.colour, bgcolor=_TROUGH)
             cells.append(bar if row.share is not None else "")
-        if details_width >= SMALLEST_DETAILS:
+        if details_width >= _SMALLEST_DETAILS:
             cells += flow(row.details, details_width)[:1]
         table.add_row(*cells)
     return table
@@ -329,7 +329,7 @@ def _gpu_row(gpu: GpuSample) -> DeviceRow:
 def _describe_gpus(gpus: Sequence[GpuSample]) -> list[Text | str]:
     """Load of each GPU and their mean, sums of memory and power, and the highest temperature."""
     busy = [gpu.utilisation for gpu in gpus if gpu.utilisation is not None]
-    levels = "".join(LEVELS[_place(share, 0.0, 1.0, len(LEVELS))] for share in busy)
+    levels = "".join(_LEVELS[_place(share, 0.0, 1.0, len(_LEVELS))] for share in busy)
     used = sum(gpu.memory_used_bytes or 0.0 for gpu in gpus)
     total = sum(gpu.memory_total_bytes or 0.0 for gpu in gpus)
     watts = sum(gpu.power_watts or 0.0 for gpu in gpus)
@@ -353,7 +353,7 @@ def _interface_row(node: NodeView, name: str) -> DeviceRow:
     if speed is None or speed <= 0 or not rates:  # Linux reports -1 for an unknown speed
         return DeviceRow("", clean(name), None, details)
     share = rates[0][0] * BITS_PER_BYTE / 1e6 / speed
-    colour = "red" if share >= FULL_LINK_SHARE else "yellow"
+    colour = "red" if share >= _FULL_LINK_SHARE else "yellow"
     return DeviceRow("", clean(name), share, [*details, f"of {speed:,.0f} Mbit/s"], colour)
 
 
@@ -412,7 +412,7 @@ def _draw_line(points: Points, num_columns: int, num_rows: int, low: float, high
         # Begins at the height of the column before, so that a steep line has no gaps.
         start = y if before is None or before == y else before + (1 if before < y else -1)
         for dot in range(min(start, y), max(start, y) + 1):
-            cells[dot // 4][x // 2] |= BITS_OF_DOTS[dot % 4][x % 2]
+            cells[dot // 4][x // 2] |= _BITS_OF_DOTS[dot % 4][x % 2]
         before = y
     # A space where there are no dots: some fonts draw the empty braille character as eight rings.
     return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in cells]
@@ -431,8 +431,8 @@ def _mean_by_column(points: Points, num_columns: int) -> list[float]:
 # The whole view
 
 Build = Callable[[RunView, int], Section | None]
-TOP_TO_BOTTOM: tuple[Build, ...] = (header, chart, attribution, nodes, prediction, verdict, log)
-ROWS_BY_IMPORTANCE: tuple[tuple[Build, int], ...] = (
+_TOP_TO_BOTTOM: tuple[Build, ...] = (header, chart, attribution, nodes, prediction, verdict, log)
+_ROWS_BY_IMPORTANCE: tuple[tuple[Build, int], ...] = (
     # Rows that each section needs to be useful, the most important first.
     (header, 3),
     (verdict, 1),
@@ -465,10 +465,10 @@ class RunScreen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Gives every section its rows and draws it once."""
         width = options.max_width
-        sections = {build: section for build in TOP_TO_BOTTOM if (section := build(self.view, width)) is not None}
+        sections = {build: section for build in _TOP_TO_BOTTOM if (section := build(self.view, width)) is not None}
         rows = dict.fromkeys(sections, 0)
         free = self.height
-        for build, most in ROWS_BY_IMPORTANCE:
+        for build, most in _ROWS_BY_IMPORTANCE:
             if build in sections:
                 free += rows[build]
                 rows[build] = sections[build].fit(min(most, free))

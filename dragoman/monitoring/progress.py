@@ -19,12 +19,12 @@ Show = Callable[[str, int, int | None], None]
 """(stage, number of items done, number of all items if known)"""
 Clock = Callable[[], float]
 
-WINDOW_SECONDS = 30.0
+_WINDOW_SECONDS = 30.0
 """A rate is measured over this time, as soon as the stage has taken that long."""
-SETTLING_SECONDS = 2.0
+_SETTLING_SECONDS = 2.0
 """Items reported within this time after the first report of a stage may have been done before."""
-LINE_EVERY_SECONDS = 30.0
-SHORT_STAGE_SECONDS = 5.0
+_LINE_EVERY_SECONDS = 30.0
+_SHORT_STAGE_SECONDS = 5.0
 """Shorter stages print no line."""
 
 
@@ -45,12 +45,12 @@ class StageProgress:
         """Adds a report."""
         self.num_done, self.num_total, self.end = num_done, num_total, None
         if self._settled_at is None:
-            self._settled_at = now + SETTLING_SECONDS
+            self._settled_at = now + _SETTLING_SECONDS
         # Until then only the last report is kept: the rate is measured from there.
         if now <= self._settled_at or (self._reports and num_done < self._reports[-1][1]):
             self._reports.clear()
         self._reports.append((now, num_done))
-        while len(self._reports) > 2 and self._reports[1][0] <= now - WINDOW_SECONDS:
+        while len(self._reports) > 2 and self._reports[1][0] <= now - _WINDOW_SECONDS:
             self._reports.popleft()
 
     def close(self, now: float) -> float:
@@ -137,7 +137,7 @@ class _Lines:
 
     def update(self, stage: StageProgress, now: float) -> None:
         """Writes a line if the last one, or the begin of the stage, is long enough ago."""
-        if now - self._last_lines.get(stage.name, stage.begin) < LINE_EVERY_SECONDS:
+        if now - self._last_lines.get(stage.name, stage.begin) < _LINE_EVERY_SECONDS:
             return
         self._last_lines[stage.name] = now
         total = f" of {stage.num_total:,}" if stage.num_total is not None else ""
@@ -147,7 +147,7 @@ class _Lines:
 
     def close(self, stage: StageProgress) -> None:
         """Writes a line if the stage took long, once."""
-        if stage.seconds <= SHORT_STAGE_SECONDS or stage.name in self._closed:
+        if stage.seconds <= _SHORT_STAGE_SECONDS or stage.name in self._closed:
             return
         self._closed.add(stage.name)
         what = f"{stage.num_done:,} {self._unit}" if stage.num_done else "done"

@@ -16,9 +16,9 @@ from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import MachineSample, parse_sample
 
 MEGABYTE = 1e6
-GIGABYTE = 1e9
+_GIGABYTE = 1e9
 LOOPBACK = "lo"
-GPU_FIGURES = {
+_GPU_FIGURES = {
     "utilisation",
     "memory_used_bytes",
     "power_watts",
@@ -47,7 +47,7 @@ class Figure(NamedTuple):
         if name.endswith("_bytes_per_second"):
             name, value = name.removesuffix("bytes_per_second") + "MB_per_s", value / MEGABYTE
         elif name.endswith("used_bytes"):
-            name, value = "memory_GB", value / GIGABYTE
+            name, value = "memory_GB", value / _GIGABYTE
         return "/".join(filter(None, ("system", self.node, self.device, name))), value
 
 
@@ -131,7 +131,7 @@ class SystemFigures:
         yield Figure(node, "disk", "read_bytes_per_second"), sample.disk.read_bytes_per_second
         yield Figure(node, "disk", "written_bytes_per_second"), sample.disk.written_bytes_per_second
         for gpu in sample.gpus:
-            values = gpu.model_dump(include=GPU_FIGURES) | (gpu.activity or {})
+            values = gpu.model_dump(include=_GPU_FIGURES) | (gpu.activity or {})
             for name, value in values.items():
                 yield Figure(node, f"gpu{gpu.index}", printable(name)), value
         for name, interface in sample.network.items():

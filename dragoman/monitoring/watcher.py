@@ -14,7 +14,7 @@ from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import PredictionRecord, parse_records, records_of
 
-PREDICTION_MARK = '"prediction"'
+_PREDICTION_MARK = '"prediction"'
 
 
 def read_predicted_seconds(run: RunFolder, num_workers: int) -> float | None:
@@ -22,7 +22,7 @@ def read_predicted_seconds(run: RunFolder, num_workers: int) -> float | None:
     try:
         with LineFollower(run.metrics) as metrics:
             # Only these lines are parsed: a long run has tens of thousands of others, and a restart should be quick.
-            lines = [line for line in metrics.read_lines() if PREDICTION_MARK in line]
+            lines = [line for line in metrics.read_lines() if _PREDICTION_MARK in line]
     except UserError:
         return None
     records = records_of(parse_records(lines), PredictionRecord)

@@ -11,11 +11,11 @@ from dragoman.report.content import Chart, ReportSection, Series, Table, Transla
 from dragoman.report.evidence import Evidence, curve
 from dragoman.report.findings import Findings
 
-MAX_SAMPLES = 24
+_MAX_SAMPLES = 24
 MAX_SCORES = 60
-MAX_SIGNATURES = 3
+_MAX_SIGNATURES = 3
 MAX_TEXT_CHARACTERS = 200_000
-SCORES = {
+_SCORES = {
     "loss": ("loss", ".4f"),
     "negative_log_likelihood": ("without smoothing", ".4f"),
     "bleu": ("BLEU", ".2f"),
@@ -71,7 +71,7 @@ def _samples(evidence: Evidence) -> ReportSection | None:
     if not found:
         return None
     note = "The decoder was fed the reference word by word: these are not translations."
-    return ReportSection("Translations over time", [note] if is_forced else [], samples=_thin(found, MAX_SAMPLES))
+    return ReportSection("Translations over time", [note] if is_forced else [], samples=_thin(found, _MAX_SAMPLES))
 
 
 def _thin(items: Sequence[Item], most: int) -> list[Item]:
@@ -83,7 +83,7 @@ def _thin(items: Sequence[Item], most: int) -> list[Item]:
 def _scores(evidence: Evidence) -> ReportSection | None:
     tables = [*_test_scores(evidence), *_dev_scores(evidence)]
     signatures = {each.signature for each in evidence.scores} | {each.signature for each in evidence.evaluations}
-    messages = [f"BLEU signature: {signature}" for signature in sorted(filter(None, signatures))[:MAX_SIGNATURES]]
+    messages = [f"BLEU signature: {signature}" for signature in sorted(filter(None, signatures))[:_MAX_SIGNATURES]]
     return ReportSection("Scores", messages, tables=tables) if tables else None
 
 
@@ -104,14 +104,14 @@ def _test_scores(evidence: Evidence) -> list[Table]:
 
 
 def _dev_scores(evidence: Evidence) -> list[Table]:
-    names = [name for name in SCORES if any(each.number(name) is not None for each in evidence.evaluations)]
+    names = [name for name in _SCORES if any(each.number(name) is not None for each in evidence.evaluations)]
     if not names:
         return []
     rows = [
-        [f"{each.step:,}", *(_number(each.number(name), SCORES[name][1]) for name in names)]
+        [f"{each.step:,}", *(_number(each.number(name), _SCORES[name][1]) for name in names)]
         for each in _thin(evidence.evaluations, MAX_SCORES)
     ]
-    columns = ["step", *(SCORES[name][0] for name in names)]
+    columns = ["step", *(_SCORES[name][0] for name in names)]
     return [Table("On the dev set", columns, rows, tuple(range(len(columns))))]
 
 

@@ -24,7 +24,7 @@ MOST_POINTS = 600
 """Most points of a series: a chart is about as many pixels wide."""
 LARGEST, SMALLEST = 1e100, 1e-100
 """Values beyond these limits are not drawn: the arithmetic of axes would overflow."""
-MOST_MARK_LABELS = 8
+_MOST_MARK_LABELS = 8
 NUM_COLOURS = 8
 
 _WIDTH, _PLOT_HEIGHT = 520.0, 210.0
@@ -90,7 +90,7 @@ def draw_chart(chart: Chart) -> str:
         with io.StringIO() as file:
             figure.savefig(file, format="svg", metadata=_NO_METADATA)
             svg = file.getvalue()
-    return _opening_tag(chart, figure, axes) + tidy_svg(svg, chart.key, _VARIABLES)
+    return _opening_tag(chart, figure, axes) + _tidy_svg(svg, chart.key, _VARIABLES)
 
 
 def _draw_axes(chart: Chart) -> "tuple[Figure, Axes]":
@@ -147,11 +147,11 @@ def _styles(all_series: Sequence[Series]) -> Iterator[_Style]:
 def _draw_series(axes: "Axes", all_series: Sequence[Series], styles: Sequence[_Style]) -> None:
     floor: NDArray[np.float64] | float = 0.0
     for series, style in zip(all_series, styles, strict=True):
-        x, y = numbers_of(series.x), numbers_of(series.y)
+        x, y = _numbers_of(series.x), _numbers_of(series.y)
         match series.look:
             case "band":
                 where = np.isfinite(y).tolist()
-                axes.fill_between(x, numbers_of(series.low), y, where=where, alpha=0.25, color=style.colour, zorder=2)
+                axes.fill_between(x, _numbers_of(series.low), y, where=where, alpha=0.25, color=style.colour, zorder=2)
             case "stack":
                 top = floor + np.nan_to_num(y)
                 axes.fill_between(x, floor, top, **_area(style), zorder=2)
@@ -301,7 +301,7 @@ def _draw_handle(figure: "Figure", x: float, y: float, series: Series, style: _S
 
 def _mark_lanes(axes: "Axes", marks: Sequence[Mark], width: float) -> list[tuple[Mark, float, int]]:
     """Returns marks with the x of their label and a lane without overlaps; marks that fit into no lane are left out."""
-    if len(marks) > MOST_MARK_LABELS:
+    if len(marks) > _MOST_MARK_LABELS:
         return []
     to_scale = axes.xaxis.get_transform().transform
     low, high = to_scale(np.array(axes.get_xlim()))
@@ -344,7 +344,7 @@ def _opening_tag(chart: Chart, figure: "Figure", axes: "Axes") -> str:
 
 def thin_chart(chart: Chart, most_points: int = MOST_POINTS) -> Chart:
     """Returns the chart with only the values that its axes can show, thinned to a number that can be seen."""
-    stacked = [series for series in chart.series if series.look == "stack" and np.isfinite(numbers_of(series.y)).any()]
+    stacked = [series for series in chart.series if series.look == "stack" and np.isfinite(_numbers_of(series.y)).any()]
     # Stacks need a linear axis: on a log axis, equal values look smaller the higher they are stacked.
     chart = replace(chart, is_y_log=chart.is_y_log and not stacked)
     put_together = dict(zip(map(id, stacked), _share_grid(stacked), strict=True))
@@ -357,7 +357,7 @@ def _share_grid(stacked: Sequence[Series]) -> list[Series]:
     """Interpolates stacks at common x values, where they can be added, and thins them by their sum."""
     if not stacked:
         return []
-    points = [(numbers_of(series.x), np.nan_to_num(numbers_of(series.y))) for series in stacked]
+    points = [(_numbers_of(series.x), np.nan_to_num(_numbers_of(series.y))) for series in stacked]
     orders = [np.argsort(x)[: np.isfinite(x).sum()] for x, _ in points]  # NaN is sorted to the end
     points = [(x[order], y[order]) for (x, y), order in zip(points, orders, strict=True)]
     grid = np.unique(np.concatenate([x for x, _ in points]))
@@ -370,8 +370,8 @@ def _share_grid(stacked: Sequence[Series]) -> list[Series]:
 
 
 def _thin(series: Series, chart: Chart, most_points: int) -> Series:
-    x, y = numbers_of(series.x), numbers_of(series.y)
-    low = numbers_of(series.low) if series.look == "band" else y
+    x, y = _numbers_of(series.x), _numbers_of(series.y)
+    low = _numbers_of(series.low) if series.look == "band" else y
     y = np.where(np.isfinite(low), y, np.nan)
     if chart.is_y_log:
         y = np.where((y > SMALLEST) & (low > SMALLEST), y, np.nan)
@@ -389,7 +389,7 @@ def _thin(series: Series, chart: Chart, most_points: int) -> Series:
     )
 
 
-def numbers_of(values: Sequence[float | None]) -> NDArray[np.float64]:
+def _numbers_of(values: Sequence[float | None]) -> NDArray[np.float64]:
     """Returns values as an array, with NaN for None and for values beyond the limits."""
     numbers = np.asarray(values, dtype=np.float64)
     return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)
@@ -415,7 +415,7 @@ def _extreme_indices(values: NDArray[np.float64], most_points: int) -> NDArray[n
     return np.array(sorted(kept), dtype=np.intp)
 
 
-def tidy_svg(svg: str, key: str, colours: Mapping[str, str]) -> str:
+def _tidy_svg(svg: str, key: str, colours: Mapping[str, str]) -> str:
     """Removes from the output of matplotlib what a page must not repeat: ids, fonts, global style rules."""
     svg = svg[svg.index("<svg") :]
     svg = svg[svg.index(">") + 1 :]

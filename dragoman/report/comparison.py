@@ -20,13 +20,13 @@ from dragoman.report.evidence import Curve, Evidence, Floats
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
 
-NOT_SETTINGS = ("provenance",)
-NO_VALUE = "–"
+_NOT_SETTINGS = ("provenance",)
+_NO_VALUE = "–"
 NUM_RESAMPLES = 2_000
 NUM_COUNTS = 10
 """Counts of a sentence: both lengths, matching and possible n-grams of 1 to 4 words."""
-MAX_SENTENCES = 100_000
-MOST_WORDS = 1e9
+_MAX_SENTENCES = 100_000
+_MOST_WORDS = 1e9
 """Largest count of a sentence: sums of larger ones might overflow."""
 SIGNIFICANT = 0.05
 
@@ -89,7 +89,7 @@ def _names(evidences: Sequence[Evidence]) -> list[str]:
 
 def _figures(named: dict[str, Findings]) -> Table:
     def row(name: str, values: list[str]) -> list[str]:
-        return [name, *(value or NO_VALUE for value in values)]
+        return [name, *(value or _NO_VALUE for value in values)]
 
     runs = list(named.values())
     rows = [
@@ -170,7 +170,7 @@ def _differing_settings(named: dict[str, Findings]) -> dict[str, dict[str, Any]]
 def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key, value in config.items():
-        if not prefix and key in NOT_SETTINGS:
+        if not prefix and key in _NOT_SETTINGS:
             continue
         found += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
     return found
@@ -178,7 +178,7 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _differences(named: dict[str, Findings]) -> Table:
     rows = [
-        [key, *(NO_VALUE if value is None else format_value(value) for value in values.values())]
+        [key, *(_NO_VALUE if value is None else format_value(value) for value in values.values())]
         for key, values in _differing_settings(named).items()
     ]
     return Table("Settings that differ" if rows else "All settings are the same", ["setting", *named], rows)
@@ -265,7 +265,7 @@ def read_translations(run: RunFolder) -> DevTranslations | None:
     try:
         with run.translations.open(encoding="utf-8") as file:
             head = json.loads(file.readline())
-            rows = [json.loads(line) for _, line in zip(range(MAX_SENTENCES), file, strict=False)]
+            rows = [json.loads(line) for _, line in zip(range(_MAX_SENTENCES), file, strict=False)]
         counts = np.array([row["bleu_counts"] for row in rows], dtype=np.float64).reshape(len(rows), NUM_COUNTS)
         texts = [[str(row[name]) for row in rows] for name in ("source", "reference")]
         return DevTranslations(int(head["step"]), texts[0], texts[1], counts) if rows and _are_counts(counts) else None
@@ -276,7 +276,7 @@ def read_translations(run: RunFolder) -> DevTranslations | None:
 def _are_counts(counts: Floats) -> bool:
     """Whether BLEU can be computed: matches never exceed totals, and there are no more long n-grams than short ones."""
     matches, totals = counts[:, 2:6], counts[:, 6:]
-    is_bounded = np.all((counts >= 0) & (counts <= MOST_WORDS))
+    is_bounded = np.all((counts >= 0) & (counts <= _MOST_WORDS))
     return bool(is_bounded and np.all(matches <= totals) and np.all(np.diff(totals, axis=1) <= 0))
 
 

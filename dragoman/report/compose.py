@@ -47,11 +47,11 @@ QUESTIONS: tuple[Callable[[Findings], Answer], ...] = (
     answer_traffic,
 )
 """All questions, in the order of the report."""
-FIRST_DATE = 10**9
+_FIRST_DATE = 10**9
 """Smallest time that is a date, in seconds since 1970; logs without dates count from 0."""
-CURVES_ONLY = ("TensorBoard", "CSV")
+_CURVES_ONLY = ("TensorBoard", "CSV")
 """Sources that do not name the program that trained."""
-MAX_FAILURES = 5
+_MAX_FAILURES = 5
 TEACHER_FORCED = (
     "The BLEU in this log is teacher-forced: the decoder was fed the reference and scored on subwords. It is not the "
     "BLEU of translations and cannot be compared with published scores (an untrained model reached 0.95 in such a "
@@ -139,7 +139,7 @@ def _last_evaluation(evidence: Evidence) -> dict[str, Any] | None:
     if not evidence.evaluations:
         return None
     last = evidence.evaluations[-1]
-    hidden = {"kind", "samples"} if (last.time or 0.0) >= FIRST_DATE else {"kind", "samples", "time"}
+    hidden = {"kind", "samples"} if (last.time or 0.0) >= _FIRST_DATE else {"kind", "samples", "time"}
     return {name: value for name, value in last.values().items() if name not in hidden}
 
 
@@ -197,7 +197,7 @@ def _describe_model(evidence: Evidence) -> str:
         first = next(iter(_failures(evidence)), ImportedFailure())
         return f"No step was trained. {first.what} {first.cause}".strip()
     size = f" with {evidence.parameters:,} parameters" if evidence.parameters else ""
-    by = f" by {evidence.trainer}" if evidence.is_imported and evidence.trainer not in CURVES_ONLY else ""
+    by = f" by {evidence.trainer}" if evidence.is_imported and evidence.trainer not in _CURVES_ONLY else ""
     steps = f"{evidence.last_step:,} steps"
     planned = evidence.settings.training.max_steps
     if planned is not None and planned > evidence.last_step:
@@ -282,7 +282,7 @@ def _find_warnings(findings: Findings) -> list[str]:
     """Returns warnings, the most important first."""
     evidence = findings.evidence
     return [
-        *(_describe_failure(failure) for failure in _failures(evidence)[:MAX_FAILURES]),
+        *(_describe_failure(failure) for failure in _failures(evidence)[:_MAX_FAILURES]),
         *_score_warnings(findings),
         *_loss_warnings(evidence),
         *(findings.network.warnings if findings.network and evidence.is_imported else []),

@@ -47,9 +47,9 @@ Curve = tuple[Floats, Floats]
 """Steps and values."""
 MAX_TRAIN_RECORDS = 100_000
 """More are thinned out: a curve needs no more points, and a report must fit into memory."""
-MAX_RECORD_CHARACTERS = 1_000_000
+_MAX_RECORD_CHARACTERS = 1_000_000
 MAX_SCORES = 1_000
-MAX_REFUSED_SHOWN = 3
+_MAX_REFUSED_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class RefusedLines:
     def add(self, line_number: int, error: RefusedLineError) -> None:
         """Counts a line and keeps its description if it is among the first."""
         self.number += 1
-        if len(self.first) < MAX_REFUSED_SHOWN:
+        if len(self.first) < _MAX_REFUSED_SHOWN:
             self.first.append(f"line {line_number:,} was skipped: {error}")
 
 
@@ -298,7 +298,7 @@ def _thin_out(records: Iterable[Record]) -> Iterator[Record]:
 def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            while line := file.readline(MAX_RECORD_CHARACTERS):
+            while line := file.readline(_MAX_RECORD_CHARACTERS):
                 yield line
     except FileNotFoundError:
         return

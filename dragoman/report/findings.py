@@ -25,12 +25,12 @@ from dragoman.report.recorded import scheduled_training
 from dragoman.run.config import TrainingSettings
 from dragoman.run.schedule import build_schedule
 
-HALF_GRADIENTS = ("fairseq",)
+_HALF_GRADIENTS = ("fairseq",)
 """Trainers that send gradients in half precision when they train in it."""
-SAME_SHAPE = 0.02
+_SAME_SHAPE = 0.02
 """Largest relative distance of recorded learning rates from a known shape."""
 FEWEST_RATES = 5
-LARGEST_RATE = 1e15
+_LARGEST_RATE = 1e15
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Findings:
         train_steps, train = curve(self.evidence.train, "loss")
         if len(train) < 2 or not len(steps):
             return None, False
-        return smooth_at(train_steps, train, steps), False
+        return _smooth_at(train_steps, train, steps), False
 
     @cached_property
     def overfitting(self) -> Overfitting | None:
@@ -215,7 +215,7 @@ class Findings:
         return self.network.verdict
 
 
-def smooth_at(steps: Floats, values: Floats, at: Floats) -> Floats:
+def _smooth_at(steps: Floats, values: Floats, at: Floats) -> Floats:
     """Returns means of noisy values around some steps, each over as many values as lie between two of those steps."""
     half = (float(np.median(np.diff(at))) if len(at) > 1 else float(steps[-1] - steps[0])) / 2
     # Equally far on both sides: a mean over earlier values alone would lag behind a falling curve.
@@ -237,7 +237,7 @@ def _network_setting(evidence: Evidence, times: StepTimes) -> RunFacts:
     facts, known = evidence.facts, evidence.known
     assumptions: list[str] = []
     precision = facts.precision or evidence.settings.training.precision or "fp32"
-    is_half = precision in ("fp16", "bf16") and evidence.trainer in HALF_GRADIENTS
+    is_half = precision in ("fp16", "bf16") and evidence.trainer in _HALF_GRADIENTS
     return RunFacts(
         seconds_per_step=times.median,
         parameters=evidence.parameters,
@@ -302,9 +302,9 @@ def _bounded(rate: RateOfStep) -> RateOfStep:
 
     def bounded(step: int) -> float:
         try:
-            return min(LARGEST_RATE, rate(step))
+            return min(_LARGEST_RATE, rate(step))
         except OverflowError:
-            return LARGEST_RATE
+            return _LARGEST_RATE
 
     return bounded
 
@@ -347,4 +347,4 @@ def _continue_records(steps: Floats, rates: Floats) -> tuple[RateOfStep, str]:
 
 
 def _is_close(rates: Floats, shape: Floats) -> bool:
-    return bool(np.all(np.abs(rates - shape) <= SAME_SHAPE * np.maximum(np.abs(shape), 1e-30)))
+    return bool(np.all(np.abs(rates - shape) <= _SAME_SHAPE * np.maximum(np.abs(shape), 1e-30)))

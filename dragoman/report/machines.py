@@ -12,7 +12,7 @@ MAX_SPANS = 400
 MAX_DEVICES = 256
 MAX_NOTES = 256
 MAX_LINE_BYTES = 1_000_000
-NUM_LAST_LINES = 5
+_NUM_LAST_LINES = 5
 """Lines searched for the time of the last sample: the very last may be cut off."""
 
 Values = list[float | None]
@@ -92,7 +92,7 @@ def _first_and_last_time(path: Path) -> tuple[float, float] | None:
         with path.open("rb") as file:
             first = file.readline(MAX_LINE_BYTES)
             file.seek(max(0, path.stat().st_size - MAX_LINE_BYTES))
-            last = file.read().split(b"\n")[-NUM_LAST_LINES:]
+            last = file.read().split(b"\n")[-_NUM_LAST_LINES:]
     except OSError:
         return None
     times = [sample.time for line in (first, *last) if (sample := parse_sample(line)) is not None]

@@ -31,18 +31,18 @@ from dragoman.report.content import (
     plain_text,
 )
 
-MOST_HOVER_POINTS = 50_000
+_MOST_HOVER_POINTS = 50_000
 """Points of all charts together: each takes about 16 bytes, and hovering must cost less than 1 MB."""
-NUM_DOTS = 5
-NUM_WARNINGS_SHOWN = 3
-NUM_LINES_SHOWN = 12
+_NUM_DOTS = 5
+_NUM_WARNINGS_SHOWN = 3
+_NUM_LINES_SHOWN = 12
 """Longer text is folded."""
 NOT_KNOWN = "Not enough data to say what limited this run."
 _COLOUR = re.compile(r"(--[\w-]+): light-dark\((#\w+), (#\w+)\);")
 _MARKUP = re.compile(r"[\\`*_{}\[\]#|~!$]")
 _START_OF_BLOCK = re.compile(r"^([-+=]|\d+(?=[.)](?:\s|$)))")
 _START_OF_LINK = re.compile(r"(?=://|@)|(?<=www)(?=\.)", re.IGNORECASE)
-CONFIDENCE_WORDS = ((0.9, "certain"), (0.7, "quite sure"), (0.5, "likely"), (0.0, "a guess"))
+_CONFIDENCE_WORDS = ((0.9, "certain"), (0.7, "quite sure"), (0.5, "likely"), (0.0, "a guess"))
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def render_page(report: Report | Comparison) -> str:
             style=Markup(_style()),  # noqa: S704 a file of this package
             script=Markup(script),  # noqa: S704 a file of this package
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            num_warnings_shown=NUM_WARNINGS_SHOWN,
-            num_lines_shown=NUM_LINES_SHOWN,
+            num_warnings_shown=_NUM_WARNINGS_SHOWN,
+            num_lines_shown=_NUM_LINES_SHOWN,
         )
     )
 
@@ -93,7 +93,7 @@ def describe_confidence(confidence: float) -> str:
     """Describes a confidence in words."""
     if not confidence > 0:
         return "not known"
-    return next(word for least, word in CONFIDENCE_WORDS if confidence >= least)
+    return next(word for least, word in _CONFIDENCE_WORDS if confidence >= least)
 
 
 def describe_bottleneck(verdict: Verdict) -> str:
@@ -118,7 +118,7 @@ def sentences_over_time(samples: Sequence[TranslationSample]) -> list[SentenceOv
 def hover_data(charts: Sequence[Chart]) -> dict[str, Any]:
     """Returns the values of all charts by key, thinned and rounded to keep the page small."""
     num_series = sum(len(chart.series) for chart in charts)
-    most_points = max(2, min(MOST_POINTS, MOST_HOVER_POINTS // max(1, num_series)))
+    most_points = max(2, min(MOST_POINTS, _MOST_HOVER_POINTS // max(1, num_series)))
     return {chart.key: _chart_values(thin_chart(chart, most_points)) for chart in charts}
 
 
@@ -167,8 +167,8 @@ def _with_unique_keys(report: Report | Comparison) -> tuple[list[Answer], list[R
 def _dots(confidence: float) -> str:
     """Draws a confidence as a meter of characters, which prints and needs no colour."""
     least = 1 if confidence > 0 else 0
-    num_full = max(least, math.floor(NUM_DOTS * min(1.0, max(0.0, confidence)) + 0.5))
-    return "●" * num_full + "○" * (NUM_DOTS - num_full)
+    num_full = max(least, math.floor(_NUM_DOTS * min(1.0, max(0.0, confidence)) + 0.5))
+    return "●" * num_full + "○" * (_NUM_DOTS - num_full)
 
 
 def _finalize(value: object) -> object:

@@ -225,14 +225,14 @@ class Settings(SettingsTable):
 
 PROVENANCE = "provenance"
 """Table of config.toml with versions and the like; written, never read as a setting."""
-NOT_OF_A_RUN = (PROVENANCE, "prepare")
+_NOT_OF_A_RUN = (PROVENANCE, "prepare")
 """Tables of a config file that are not settings of the run; `dragoman prepare` reads the second."""
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     """Reads a TOML file, applies `section.key=value` overrides and checks everything."""
     values = read_toml(path)
-    for table in NOT_OF_A_RUN:
+    for table in _NOT_OF_A_RUN:
         values.pop(table, None)
     return _find_prepared(build_settings(values, overrides, where=str(path)), beside=path.parent)
 

@@ -21,7 +21,7 @@ def own_command() -> str:
     return os.path.relpath(installed) if is_below else str(installed)
 
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def num_cores() -> int:
@@ -35,7 +35,7 @@ def end_with_parent() -> None:
     Otherwise an orphan could write into a folder that another run already uses.
     """
     try:
-        ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL("libc.so.6").prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         return
     if os.getppid() == 1:  # the parent ended before the request

@@ -156,11 +156,11 @@ def describe_state(status: RunStatus, now: float) -> str:
 
 def read_status(run: RunFolder) -> RunStatus | None:
     """Reads the status the launcher wrote last; None where there is none."""
-    found = read_status_with_time(run)
+    found = _read_status_with_time(run)
     return None if found is None else found[0]
 
 
-def read_status_with_time(run: RunFolder) -> tuple[RunStatus, float] | None:
+def _read_status_with_time(run: RunFolder) -> tuple[RunStatus, float] | None:
     """Reads the last status and its time by the clock of the file system; None where there is none."""
     try:
         try:
@@ -232,7 +232,7 @@ class Observation:
 
 def observe_run(run: RunFolder) -> Observation:
     """Determines the state of a run from its files; a status.json of another format is a UserError."""
-    found = read_status_with_time(run)
+    found = _read_status_with_time(run)
     if found is None:
         return Observation(_state_without_status(run))
     status, modified = found

@@ -23,7 +23,7 @@ NUM_RECENT_RECORDS = 50_000
 """Records read for `dragoman status`: more than lie between two evaluations, and a fifth of a second of work."""
 LONGEST_SECONDS = 10**10
 """A longer remaining time is shown as unknown."""
-USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
+_USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
 """Why a run stopped by itself, by the reason in status.json."""
 BYTES_PER_MB = 10**6
 
@@ -189,7 +189,7 @@ def _cause(observation: Observation) -> str | None:
         case "restarting":
             return status.last_restart_cause or status.message
         case "stopped":
-            return USED_UP.get(status.reason or "")
+            return _USED_UP.get(status.reason or "")
         case _:
             return status.message
 

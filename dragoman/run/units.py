@@ -7,7 +7,7 @@ from datetime import timedelta
 from dragoman.run.errors import UsageError
 
 BITS_PER_BYTE = 8
-MAX_SECONDS = 10**13
+_MAX_SECONDS = 10**13
 """Longest time that a timedelta can hold, roughly; files may hold any number."""
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -60,4 +60,4 @@ def _scaled(rate: float, unit: str) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Formats seconds as hours, minutes and seconds: 1:02:03."""
-    return str(timedelta(seconds=round(max(-MAX_SECONDS, min(seconds, MAX_SECONDS)))))
+    return str(timedelta(seconds=round(max(-_MAX_SECONDS, min(seconds, _MAX_SECONDS)))))

@@ -184,7 +184,7 @@ def read_state(checkpoint: Path) -> TrainingState:
 def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -> TrainingState:
     """Restores a verified checkpoint; refuses one of other data or of another model."""
     state = read_state(checkpoint)
-    require_same_shape(checkpoint, state.model, learner.model)
+    _require_same_shape(checkpoint, state.model, learner.model)
     if state.data_fingerprint != data_fingerprint:
         raise UserError(
             f"{checkpoint} was trained on other prepared data (fingerprint {state.data_fingerprint[:12]}) than "
@@ -202,7 +202,7 @@ def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -
     return state
 
 
-def require_same_shape(checkpoint: Path, saved: ModelShape, model: Transformer) -> None:
+def _require_same_shape(checkpoint: Path, saved: ModelShape, model: Transformer) -> None:
     """Refuses weights of another size, naming the settings that differ instead of tensors."""
     if differences := saved.differences(model.shape):
         raise UserError(

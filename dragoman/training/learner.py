@@ -26,8 +26,8 @@ from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import Settings, TrainingSettings
 
-FIRST_LOSS_SCALE = 2.0**14
-GOOD_STEPS_TO_DOUBLE = 2_000
+_FIRST_LOSS_SCALE = 2.0**14
+_GOOD_STEPS_TO_DOUBLE = 2_000
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -43,7 +43,7 @@ class LossScale:
     @classmethod
     def start(cls, precision: str) -> "LossScale":
         """Returns the scale of a run's first step."""
-        return cls(is_dynamic=True, value=FIRST_LOSS_SCALE) if precision == "fp16" else cls(is_dynamic=False)
+        return cls(is_dynamic=True, value=_FIRST_LOSS_SCALE) if precision == "fp16" else cls(is_dynamic=False)
 
     def update(self, is_finite: bool) -> None:
         """Adapts the scale to the outcome of one step."""
@@ -55,7 +55,7 @@ class LossScale:
             self.num_skipped_steps += 1
             return
         self.num_good_steps += 1
-        if self.num_good_steps == GOOD_STEPS_TO_DOUBLE:
+        if self.num_good_steps == _GOOD_STEPS_TO_DOUBLE:
             self.value *= 2
             self.num_good_steps = 0
 
@@ -227,7 +227,7 @@ def restore_optimizer(
 
 NUM_ROUNDS = 2
 QUARTER = 4
-LARGEST_RATIO = 0.75
+_LARGEST_RATIO = 0.75
 
 
 def measure_fixed_share(learner: Learner, batch: MicroBatch) -> float:
@@ -238,7 +238,7 @@ def measure_fixed_share(learner: Learner, batch: MicroBatch) -> float:
     """
     quarter = _quarter(batch)
     ratio = (quarter.source.size + quarter.target_input.size) / (batch.source.size + batch.target_input.size)
-    if ratio > LARGEST_RATIO:
+    if ratio > _LARGEST_RATIO:
         return 1.0  # a few tokens, which cannot be cut: no batch is smaller
     rounds = [(_time_batch(learner, batch), _time_batch(learner, quarter)) for _ in range(NUM_ROUNDS)]
     whole_seconds, quarter_seconds = (min(seconds) for seconds in zip(*rounds, strict=True))

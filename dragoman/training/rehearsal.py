@@ -56,14 +56,14 @@ from dragoman.training.learner import (
 
 ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
 """Shares of the given time: steps without exchange, all-reduces of rising size, all-reduces inside one machine."""
-WARM_UP_SHARE = 0.05
+_WARM_UP_SHARE = 0.05
 FEW_STEPS, MOST_STEPS = 3, 12
-QUARTERS_MEASURED = 4
+_QUARTERS_MEASURED = 4
 """Longest time to measure the fixed share, in steps."""
-INSIDE_BYTES = 2**22
-WORTHWHILE_OVERLAP = 0.1
+_INSIDE_BYTES = 2**22
+_WORTHWHILE_OVERLAP = 0.1
 """Smallest overlap to measure contention with, as a share of a step: a shorter one would measure noise."""
-LARGEST_SLOWDOWN = 2.0
+_LARGEST_SLOWDOWN = 2.0
 
 
 class SilentGradients(GradientSum):
@@ -128,7 +128,7 @@ class Rehearsal:
         """Collective: makes steps without exchanging gradients."""
         beat("rehearsing steps without exchange")
         seconds = self._slowest_seconds(self._make_steps(1))
-        if seconds < WARM_UP_SHARE * self._budget:  # the first step is slow, but there may be no time for another
+        if seconds < _WARM_UP_SHARE * self._budget:  # the first step is slow, but there may be no time for another
             seconds = self._slowest_seconds(self._make_steps(1))
         num_steps = int((ALONE_SHARE * self._budget - self._elapsed()) / seconds)
         steps = self._make_steps(max(1, min(MOST_STEPS, num_steps)))
@@ -140,7 +140,7 @@ class Rehearsal:
         # Must be the same on every rank, because the number of whole steps follows from it.
         readiness = self._world.sum_numbers(_mean_readiness(steps))
         measured.bucket_ready = [each / self._world.size for each in readiness]
-        if self._elapsed() + 2 * QUARTERS_MEASURED * seconds < self._budget / 2:
+        if self._elapsed() + 2 * _QUARTERS_MEASURED * seconds < self._budget / 2:
             self._measure_fixed_share()
 
     def _measure_fixed_share(self) -> None:
@@ -172,7 +172,7 @@ class Rehearsal:
         self.measured.all_reduce = [Transfer(*each) for each in sweep]
         if self._world.num_machines > 1:
             inside = measure_inside(
-                self._world, sweep_sizes(min(gradient_bytes, INSIDE_BYTES)), INSIDE_SHARE * self._budget
+                self._world, sweep_sizes(min(gradient_bytes, _INSIDE_BYTES)), INSIDE_SHARE * self._budget
             )
             numbers = [float(number) for transfer in inside for number in transfer]
             [count] = self._world.largest_numbers([float(len(numbers))])
@@ -194,12 +194,12 @@ class Rehearsal:
         rounds = [self._one_exchange_while_computing(exchange) for _ in range(2)]
         travel, step = min(seconds for seconds, _ in rounds), min(seconds for _, seconds in rounds)
         overlap = min(travel, step)
-        if overlap < WORTHWHILE_OVERLAP * step:
+        if overlap < _WORTHWHILE_OVERLAP * step:
             return
         slowdown = 1.0 + (step - min(measured.alone_steps)) / overlap
         measured.contention = Contention(
-            compute_slowdown=min(LARGEST_SLOWDOWN, max(1.0, slowdown)),
-            communication_slowdown=min(LARGEST_SLOWDOWN, max(1.0, travel / alone_seconds)),
+            compute_slowdown=min(_LARGEST_SLOWDOWN, max(1.0, slowdown)),
+            communication_slowdown=min(_LARGEST_SLOWDOWN, max(1.0, travel / alone_seconds)),
         )
 
     def _one_exchange_while_computing(self, exchange: BackgroundAllReduce) -> tuple[float, float]:

@@ -18,8 +18,8 @@ from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.training.checkpoint import TrainingState, recover_set_aside
 from dragoman.training.learner import Learner, empty_moments, optimizer_tensors, restore_optimizer
 
-NO_CHECKPOINT = -1
-ALL_DAMAGED = -2
+_NO_CHECKPOINT = -1
+_ALL_DAMAGED = -2
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def plan_resume(run: RunFolder, world: World, warn: Callable[[str], None]) -> Re
     """
     saver = _saver_of_folder(run, world)
     is_saver = saver == world.rank
-    mine = json.dumps([saver, _newest_step(run, warn) if is_saver else NO_CHECKPOINT])
+    mine = json.dumps([saver, _newest_step(run, warn) if is_saver else _NO_CHECKPOINT])
     reports = [json.loads(text) for text in world.gather_texts([(world.rank, mine)])]
     step = max(found for _, found in reports)
-    if step < 0 and any(found == ALL_DAMAGED for _, found in reports):
+    if step < 0 and any(found == _ALL_DAMAGED for _, found in reports):
         raise UserError(f"All checkpoints in {run.checkpoints} are damaged; nothing was changed.")
     if step < 0:
         return ResumePlan(None, is_saver=is_saver)
@@ -64,7 +64,7 @@ def _newest_step(run: RunFolder, warn: Callable[[str], None]) -> int:
     newest = newest_whole_checkpoint(run, warn)
     if newest is not None:
         return checkpoint_step(newest)
-    return ALL_DAMAGED if run.checkpoint_steps() else NO_CHECKPOINT
+    return _ALL_DAMAGED if run.checkpoint_steps() else _NO_CHECKPOINT
 
 
 def _saver_of_folder(run: RunFolder, world: World) -> int:

@@ -23,7 +23,7 @@ from dragoman.training.checkpoint import Snapshot, TrainingState, is_among_best,
 from dragoman.training.learner import Learner, optimizer_tensors
 
 RETRY_SECONDS = 30.0
-NUM_FINAL_ATTEMPTS = 3
+_NUM_FINAL_ATTEMPTS = 3
 FINAL_PAUSE_SECONDS = 2.0
 BEAT_SECONDS = 1.0
 
@@ -155,7 +155,7 @@ class CheckpointSaver:
 
     def finish(self, state: TrainingState, learner: Learner) -> None:
         """Saves the last state of a run, with several attempts."""
-        self.save_now(state, learner, NUM_FINAL_ATTEMPTS)
+        self.save_now(state, learner, _NUM_FINAL_ATTEMPTS)
 
     def is_among_best(self, evaluation: dict[str, float]) -> bool:
         """Whether a checkpoint with this evaluation would be among the best."""

@@ -18,7 +18,7 @@ from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_json, write_text
 from dragoman.run.folder import RunFolder, checkpoint_step, is_held
 
-KEPT_ON_RESUME = (
+_KEPT_ON_RESUME = (
     ("training", "seed"),
     ("training", "global_batch_tokens"),
     ("training", "virtual_workers"),
@@ -30,11 +30,11 @@ KEPT_ON_RESUME = (
 def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
     """Creates the run folder and writes everything the run needs into it."""
     require_free_folder(run)
-    corpus = check_settings(settings, num_workers)
+    corpus = _check_settings(settings, num_workers)
     try:
         copy_tokenizers(corpus, run)
         write_json(run.corpus_facts, corpus.facts())
-        write_text(run.config, dump_settings(_resolve_data(settings, corpus), describe_start()))
+        write_text(run.config, dump_settings(_resolve_data(settings, corpus), _describe_start()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
 
@@ -59,11 +59,11 @@ def reopen_run(
         raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
     before = load_settings(run.config)
     settings = settings or load_settings(run.config, overrides)
-    for section, key in KEPT_ON_RESUME:
+    for section, key in _KEPT_ON_RESUME:
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
             raise UsageError(f"A resumed run must keep {section}.{key} = {old}; start a new run to use {new}.")
-    corpus = check_settings(settings, num_workers)
+    corpus = _check_settings(settings, num_workers)
     settings = _resolve_data(settings, corpus)
     warnings: list[str] = []
     checkpoint = newest_whole_checkpoint(run, warnings.append)
@@ -72,7 +72,7 @@ def reopen_run(
     elif is_all_here:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
     if settings != before:
-        write_text(run.config, dump_settings(settings, describe_start()))
+        write_text(run.config, dump_settings(settings, _describe_start()))
 
 
 def _require_same_mixture(before: Settings, settings: Settings, corpus: PreparedCorpus, num_steps: int) -> None:
@@ -98,7 +98,7 @@ def require_free_folder(run: RunFolder) -> None:
         raise UserError(f"{run.path} exists and is not a run folder. Choose another one with --run-dir.")
 
 
-def check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
+def _check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
     """Fails early, before workers start; returns the verified corpus."""
     virtual_workers = settings.training.virtual_workers
     if num_workers < 1:
@@ -121,7 +121,7 @@ def _resolve_data(settings: Settings, corpus: PreparedCorpus) -> Settings:
     return settings.model_copy(update={"data": settings.data.model_copy(update=update)})
 
 
-def describe_start() -> dict[str, Any]:
+def _describe_start() -> dict[str, Any]:
     """Returns versions, commit, time and command line, as needed to repeat the run."""
     return {
         "dragoman": __version__,

@@ -16,7 +16,7 @@ from dragoman.training.learner import LossScale
 
 LOOK_SECONDS = 1.0
 MAX_SKIPS_IN_A_ROW = 50
-RECENT_STEPS = 20
+_RECENT_STEPS = 20
 
 
 class StopReason(IntEnum):
@@ -107,7 +107,7 @@ class FiniteGuard:
 
     def __init__(self, loss_scale: LossScale) -> None:
         self._loss_scale = loss_scale
-        self._recent_norms: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._recent_norms: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._num_skips_in_a_row = 0
 
     def check(self, step: int, is_finite: bool, gradient_norm: float, learning_rate: float) -> None:

@@ -34,7 +34,7 @@ from dragoman.training.resuming import ResumePlan, send_state
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
 from dragoman.training.stopping import FiniteGuard, StopConditions, StopNotice, StopReason, TrainingTime
 
-FIXED_COST_STEP = 5
+_FIXED_COST_STEP = 5
 
 
 class Trainer:
@@ -181,7 +181,7 @@ class Trainer:
 
     def _measure_fixed_cost(self, batches: dict[int, MicroBatch]) -> None:
         """Measures once, when caches and memory are warm, what a batch of this rank costs apart from its tokens."""
-        is_due = self.step == self._first_step + FIXED_COST_STEP and self.learner.clock.is_on
+        is_due = self.step == self._first_step + _FIXED_COST_STEP and self.learner.clock.is_on
         if is_due and batches:
             beat("measuring the fixed cost of a batch")
             self._fixed_share = measure_fixed_share(self.learner, next(iter(batches.values())))

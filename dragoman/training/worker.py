@@ -47,11 +47,11 @@ from dragoman.training.start import copy_tokenizers
 from dragoman.training.stopping import StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 
-CHECK_SECONDS = 15.0
+_CHECK_SECONDS = 15.0
 """Longest time of measuring before the first step; little compared with the hours of a run on several machines."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-KERNEL_LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"
-LAST_KERNELS_BEFORE_AMX = "AVX512_CORE_FP16"
+_KERNEL_LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+_LAST_KERNELS_BEFORE_AMX = "AVX512_CORE_FP16"
 
 
 def main() -> NoReturn:
@@ -63,11 +63,11 @@ def main() -> NoReturn:
     try:
         rendezvous = join_rendezvous(rank_info, run.path)
         if check_seconds := os.environ.get(CHECK_SECONDS_VARIABLE):
-            measure_on_rank(run, rendezvous, float(check_seconds))
+            _measure_on_rank(run, rendezvous, float(check_seconds))
         else:
             train_on_rank(run, rendezvous, os.environ.get(CAUSE_VARIABLE) or None)
     except Exception as error:
-        record_failure(run, rank_info.rank, error)
+        _record_failure(run, rank_info.rank, error)
         end_process(1)
     end_process(0)
 
@@ -82,7 +82,7 @@ def train_on_rank(run: RunFolder, rendezvous: Rendezvous, restart_cause: str | N
     return reason
 
 
-def measure_on_rank(run: RunFolder, rendezvous: Rendezvous, seconds: float) -> None:
+def _measure_on_rank(run: RunFolder, rendezvous: Rendezvous, seconds: float) -> None:
     """Collective: measures for `dragoman check`; every host saves the results so far, in case another host is lost."""
     world = _join(rendezvous)
     settings = load_settings(run.config)
@@ -102,7 +102,7 @@ def _join(rendezvous: Rendezvous) -> World:
     """Collective: prepares this process for work on its device and joins the other ranks."""
     start_heartbeat(rendezvous.rank)
     keep_freed_memory()
-    avoid_trapping_kernels()
+    _avoid_trapping_kernels()
     torch.set_num_threads(threads_of_this_worker(rendezvous.num_local))
     return join_world(rendezvous, choose_device(rendezvous.local_rank))
 
@@ -121,13 +121,13 @@ def keep_freed_memory() -> None:
         return
 
 
-def avoid_trapping_kernels() -> None:
+def _avoid_trapping_kernels() -> None:
     """Avoids half-precision kernels that the CPU announces but traps, as some virtual machines do with AMX.
 
     Must be called before the first product: oneDNN chooses its kernels once. A child process tries them, so that a trap
     ends only the child.
     """
-    if KERNEL_LIMIT_VARIABLE in os.environ or not hasattr(os, "fork"):
+    if _KERNEL_LIMIT_VARIABLE in os.environ or not hasattr(os, "fork"):
         return
     child = os.fork()
     if child == 0:
@@ -139,7 +139,7 @@ def avoid_trapping_kernels() -> None:
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) == -signal.SIGILL:
-        os.environ[KERNEL_LIMIT_VARIABLE] = LAST_KERNELS_BEFORE_AMX
+        os.environ[_KERNEL_LIMIT_VARIABLE] = _LAST_KERNELS_BEFORE_AMX
 
 
 def end_process(code: int) -> NoReturn:
@@ -172,8 +172,8 @@ def _train(
                 print(sampler.trouble, file=sys.stderr, flush=True)
         watcher = _open_watcher(run, settings, world, console, resume, stack) if console else Watcher()
         if resume.is_new_run and _is_check_wanted(settings, world):
-            watcher.say(f"Measuring steps and links for up to {CHECK_SECONDS:.0f} s (--no-check skips this) …")
-            watcher.predicted(0, predict_and_advise(rehearse(settings, corpus, world, CHECK_SECONDS)))
+            watcher.say(f"Measuring steps and links for up to {_CHECK_SECONDS:.0f} s (--no-check skips this) …")
+            watcher.predicted(0, predict_and_advise(rehearse(settings, corpus, world, _CHECK_SECONDS)))
         trainer = Trainer(run, settings, corpus, world, watcher, resume, notice, restart_cause)
         reason = trainer.train()
         if console:
@@ -198,7 +198,7 @@ def _is_check_wanted(settings: Settings, world: World) -> bool:
     return world.num_machines > 1 if is_default else settings.cluster.check == "always"
 
 
-def record_failure(run: RunFolder, rank: int, error: Exception) -> None:
+def _record_failure(run: RunFolder, rank: int, error: Exception) -> None:
     """Reports the cause to the launcher; writes a traceback to the run folder if the cause is not a known one."""
     message = known_cause(run, rank, error)
     report_failure(message or describe_exception(run, rank, error), is_plain=message is not None)

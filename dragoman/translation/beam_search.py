@@ -16,7 +16,7 @@ from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, U
 from dragoman.model.transformer import DecodingState, Transformer
 from dragoman.run.errors import UsageError
 
-NUM_COLUMN_GROUPS = 16
+_NUM_COLUMN_GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ def best_columns(x_RV: Tensor, num_best: int) -> tuple[Tensor, Tensor]:
     topk's time at 8,000 columns, a sixth at 32,768. Groups are strided so that the maximum runs along memory.
     """
     R, V = x_RV.shape
-    num_groups = V // NUM_COLUMN_GROUPS
+    num_groups = V // _NUM_COLUMN_GROUPS
     if num_groups < 2 * num_best:
         values, columns = x_RV.topk(num_best)
         return values, columns
-    num_grouped = NUM_COLUMN_GROUPS * num_groups
-    group_RC = x_RV[:, :num_grouped].view(R, NUM_COLUMN_GROUPS, num_groups).amax(1).topk(num_best).indices
+    num_grouped = _NUM_COLUMN_GROUPS * num_groups
+    group_RC = x_RV[:, :num_grouped].view(R, _NUM_COLUMN_GROUPS, num_groups).amax(1).topk(num_best).indices
     members = torch.arange(0, num_grouped, num_groups, device=x_RV.device)
     rest = torch.arange(num_grouped, V, device=x_RV.device).expand(R, -1)
     column_RC = torch.cat([(group_RC[:, :, None] + members).flatten(1), rest], dim=1)

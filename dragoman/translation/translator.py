@@ -25,7 +25,7 @@ from dragoman.run.errors import UsageError
 from dragoman.run.folder import checkpoint_step, open_run
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
 
-WORD_START = "▁"
+_WORD_START = "▁"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Translator:
             translations += [(index, Translation("", 0.0)) for index in blank]
             _report(progress, len(blank))
         with evaluating(self._model):
-            for batch in form_batches(filled, self._batch_tokens)[rank::size]:
+            for batch in _form_batches(filled, self._batch_tokens)[rank::size]:
                 translations += self._translate_batch(batch)
                 _report(progress, len(batch))
         return translations
@@ -119,7 +119,7 @@ class Translator:
         blank: list[int] = []
         for index, ids in enumerate(self._source_tokenizer.encode_lines([line.strip() for line in lines])):
             if ids:
-                is_word_start = [subword.startswith(WORD_START) for subword in self._source_tokenizer.subwords(ids)]
+                is_word_start = [subword.startswith(_WORD_START) for subword in self._source_tokenizer.subwords(ids)]
                 filled.append(_Line(index, cut_at_words(ids, is_word_start, max_ids)))
             else:
                 blank.append(index)
@@ -157,7 +157,7 @@ class Translator:
         return Translation(" ".join(text.strip() for text in texts if text.strip()), score)
 
 
-def form_batches(lines: Sequence[_Line], batch_tokens: int) -> list[list[_Line]]:
+def _form_batches(lines: Sequence[_Line], batch_tokens: int) -> list[list[_Line]]:
     """Groups lines of similar length, longest first: too little memory shows at once, and ranks end together."""
     batches: list[list[_Line]] = []
     num_segments, longest = 0, 0
@@ -189,17 +189,17 @@ def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
         progress(num_lines)
 
 
-LINES_PER_BLOCK = 2_000
+_LINES_PER_BLOCK = 2_000
 """Enough for batches of similar length, few enough to see output soon."""
-STANDARD_INPUT = Path("/dev/stdin")
+_STANDARD_INPUT = Path("/dev/stdin")
 
 
 def translate_stream(translator: Translator, path: Path, output: TextIO, say: Callable[[str], None]) -> None:
     """Writes one line for each line of the file (`-` is standard input), in order; at a terminal, after each line."""
     is_standard_input = path == Path("-")
-    text = TextFile(STANDARD_INPUT if is_standard_input else path)
+    text = TextFile(_STANDARD_INPUT if is_standard_input else path)
     lines = (normalise(line) for line in text)
-    block_size = 1 if is_standard_input and sys.stdin.isatty() else LINES_PER_BLOCK
+    block_size = 1 if is_standard_input and sys.stdin.isatty() else _LINES_PER_BLOCK
     for block in _blocks(lines, block_size):
         for translation in translator.translate(block):
             output.write(translation + "\n")

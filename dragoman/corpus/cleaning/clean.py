@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"\d+(?:[.,'’]\d+|(?<!\d{4})[ \u00a0\u2009\u202f]\d{3}(?!
 _SEPARATORS = re.compile(r"\D")
 
 
-def numbers_differ(source: str, target: str) -> bool:
+def _numbers_differ(source: str, target: str) -> bool:
     """Whether the two sides have different numbers; "1,000.5" and "1.000,5" are the same."""
     return _numbers(source) != _numbers(target)
 
@@ -72,7 +72,7 @@ def build_checks(rules: Rules) -> list[tuple[str, Check]]:
         checks.append(("identical", operator.eq))
     checks += _build_language_checks(rules)
     if rules.numbers:
-        checks.append(("numbers", numbers_differ))
+        checks.append(("numbers", _numbers_differ))
     return checks
 
 
@@ -147,7 +147,7 @@ def _build_ratio_check(num_words: Callable[[str], int], most: float) -> Check:
     return is_unbalanced
 
 
-MAX_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 _MAX_EXAMPLE_CHARACTERS = 200
 
 
@@ -170,13 +170,13 @@ class Dropped:
     def count(self, source: str, target: str, index: int, place_of: Callable[[int], str]) -> None:
         """Counts one more pair; `place_of` is called only if the pair becomes an example."""
         self.num_pairs += 1
-        if len(self.examples) < MAX_EXAMPLES:
+        if len(self.examples) < _MAX_EXAMPLES:
             self.examples.append(Example(place_of(index), _cut_for_display(source), _cut_for_display(target)))
 
     def merge(self, later: "Dropped") -> None:
         """Adds the pairs that were dropped later in the text."""
         self.num_pairs += later.num_pairs
-        self.examples += later.examples[: MAX_EXAMPLES - len(self.examples)]
+        self.examples += later.examples[: _MAX_EXAMPLES - len(self.examples)]
 
 
 @dataclass

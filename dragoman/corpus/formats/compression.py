@@ -138,7 +138,7 @@ def _join_to_chunks(contents: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def open_input(path: Path) -> BufferedReader:
+def _open_input(path: Path) -> BufferedReader:
     """Opens a file the user named; if that fails, the UserError says why."""
     try:
         return path.open("rb")
@@ -152,7 +152,7 @@ def open_input(path: Path) -> BufferedReader:
 
 def read_content(path: Path, max_expansion: int, note_bytes: NoteBytes = note_nothing) -> Iterator[bytes]:
     """Yields the content of a file the user named, chunk by chunk; a UserError says what is wrong with it."""
-    with open_input(path) as file:
+    with _open_input(path) as file:
         reader = ContentReader(path, file, max_expansion, note_bytes)
         with expansion_as_user_error(path, max_expansion):
             try:
@@ -187,7 +187,7 @@ def open_seekable(path: Path, max_expansion: int) -> Iterator[IO[bytes]]:
     """Opens the content for random access; compressed files and pipes are copied to a temporary file first."""
     # A pipe must not be opened twice: its writer would lose its reader in between.
     if path.is_file():
-        with open_input(path) as file:
+        with _open_input(path) as file:
             if not ContentReader(path, file, max_expansion, note_nothing).is_compressed:
                 file.seek(0)
                 yield file

@@ -15,7 +15,7 @@ from dragoman.corpus.formats.tmx import TmxReader
 from dragoman.corpus.settings import Format, SubwordSetting, TextSettings
 from dragoman.run.errors import UsageError, UserError
 
-SAMPLE_LINES = 1000
+_SAMPLE_LINES = 1000
 _MIN_SHARE_OF_SPLIT_LINES = 0.2
 _JOINER = re.compile("@@( |$)", re.MULTILINE)
 SubwordKind = Literal["none", "sentencepiece", "subword-nmt"]
@@ -115,7 +115,7 @@ class ParallelText:
         sources = [line for block in blocks for line in block.sources]
         targets = [line for block in blocks for line in block.targets]
         setting = self._settings.pieces
-        return _choose_kind(setting, sources[:SAMPLE_LINES]), _choose_kind(setting, targets[:SAMPLE_LINES])
+        return _choose_kind(setting, sources[:_SAMPLE_LINES]), _choose_kind(setting, targets[:_SAMPLE_LINES])
 
     def _names_of_sides(self) -> tuple[str, str]:
         if self._settings.file is None:
@@ -126,7 +126,7 @@ class ParallelText:
 def _take_sample(blocks: Iterator[Block]) -> list[Block]:
     """Takes enough blocks to detect subwords: the first one, or more if bad lines made it short."""
     sample: list[Block] = []
-    while sum(len(block.sources) for block in sample) < SAMPLE_LINES:
+    while sum(len(block.sources) for block in sample) < _SAMPLE_LINES:
         block = next(blocks, None)
         if block is None:
             break

@@ -61,7 +61,7 @@ ParseAll = Callable[[list[str]], tuple[list[str], list[str]] | None]
 """Returns the sources and targets of all lines, or None if they must be parsed one by one; the fast path."""
 
 
-def open_records(path: Path, max_expansion: int, note_bytes: NoteBytes) -> LineReader:
+def _open_records(path: Path, max_expansion: int, note_bytes: NoteBytes) -> LineReader:
     """Returns a reader for a file of records."""
     return LineReader(path, max_expansion, MAX_RECORD_BYTES, note_bytes)
 
@@ -108,7 +108,7 @@ class TsvReader:
     def __init__(
         self, path: Path, columns: tuple[int, int], max_expansion: int, add_bad_line: AddBadLine, note_bytes: NoteBytes
     ) -> None:
-        self._lines = open_records(path, max_expansion, note_bytes)
+        self._lines = _open_records(path, max_expansion, note_bytes)
         self._columns = columns
         self._source_index, self._target_index = columns[0] - 1, columns[1] - 1
         # Columns after the last one that is needed are not split.
@@ -173,7 +173,7 @@ class JsonlReader:
         add_bad_line: AddBadLine,
         note_bytes: NoteBytes,
     ) -> None:
-        self._lines = open_records(path, max_expansion, note_bytes)
+        self._lines = _open_records(path, max_expansion, note_bytes)
         self._languages = languages
         self._add_bad_line = add_bad_line
         self._notices: list[str] = []

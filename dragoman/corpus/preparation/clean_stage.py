@@ -147,14 +147,14 @@ def clean_inputs(
 
     cleaned = CleanedText()
     context.progress("reading and cleaning", 0, None)
-    for block in context.engine.map(clean_one_block, tasks()):
+    for block in context.engine.map(_clean_one_block, tasks()):
         cleaned.add(block)
         context.progress("reading and cleaning", cleaned.num_read, _expected_pairs(texts))
     write_json(folder.block_origins, origins, is_durable=False)
     return cleaned
 
 
-def clean_one_block(task: CleanTask) -> CleanedBlock:
+def _clean_one_block(task: CleanTask) -> CleanedBlock:
     """Runs a task: cleans a block and writes it sorted into buckets."""
     record_path = task.folder.block(task.index, "json")
     if record_path.exists():

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 SMALL_BYTES = 2 * 2**20
 """Less text than this is prepared before a pool of processes would have started."""
-RAY_ANSWER_SECONDS = 10
+_RAY_ANSWER_SECONDS = 10
 
 
 class Interrupted(UserError):  # noqa: N818 - names what happened
@@ -179,6 +179,6 @@ def _require_answer(address: str) -> None:
     if not (host and port.isdecimal()):
         return
     try:
-        socket.create_connection((host, int(port)), timeout=RAY_ANSWER_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=_RAY_ANSWER_SECONDS).close()
     except OSError as problem:
         raise ConnectionError(f"nothing answers at {address}: {problem}") from None

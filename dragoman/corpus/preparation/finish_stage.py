@@ -31,8 +31,8 @@ from dragoman.corpus.shards import Shards, Side, StoredFile
 from dragoman.corpus.statistics import statistics_page
 from dragoman.run.files import write_aside, write_json, write_text
 
-CLEANING_PAGE = "cleaning.md"
-STATISTICS_PAGE = "statistics.md"
+_CLEANING_PAGE = "cleaning.md"
+_STATISTICS_PAGE = "statistics.md"
 
 
 def describe_split(
@@ -104,7 +104,7 @@ def write_members(work: WorkFolder, num_shards: int, inputs: Sequence[Input]) ->
 
 def write_manifest(folder: Path, account: Account, shard_files: dict[str, StoredFile], **contents: Any) -> Manifest:
     """Writes the pages for people and, last, the manifest with these contents."""
-    write_text(folder / CLEANING_PAGE, account.markdown())
+    write_text(folder / _CLEANING_PAGE, account.markdown())
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         dragoman_version=__version__,
@@ -113,9 +113,9 @@ def write_manifest(folder: Path, account: Account, shard_files: dict[str, Stored
         files=shard_files | _describe_other_files(folder, set(shard_files)),
         **contents,
     )
-    page = folder / STATISTICS_PAGE
+    page = folder / _STATISTICS_PAGE
     write_text(page, statistics_page(PreparedCorpus(folder, manifest)))
-    manifest = manifest.model_copy(update={"files": manifest.files | {STATISTICS_PAGE: StoredFile.describe(page)}})
+    manifest = manifest.model_copy(update={"files": manifest.files | {_STATISTICS_PAGE: StoredFile.describe(page)}})
     write_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"))
     return manifest
 

@@ -16,8 +16,8 @@ from dragoman.corpus.preparation.work_folder import TextFolder
 from dragoman.corpus.prepared_corpus import SplitWithText
 from dragoman.run.errors import UserError
 
-MAX_HELD_OUT_PAIRS = 1000
-HELD_OUT_SHARE = 0.02
+_MAX_HELD_OUT_PAIRS = 1000
+_HELD_OUT_SHARE = 0.02
 
 
 @dataclass
@@ -85,7 +85,7 @@ def hold_out(
     if not missing:
         return {}, held_out
     num_pairs = sum(shard.num_pairs for shard in shards)
-    size = asked or min(MAX_HELD_OUT_PAIRS, max(1, int(HELD_OUT_SHARE * num_pairs)))
+    size = asked or min(_MAX_HELD_OUT_PAIRS, max(1, int(_HELD_OUT_SHARE * num_pairs)))
     if size * len(missing) >= num_pairs:
         raise UserError(
             f"The text has {num_pairs:,} pairs; holding out {size:,} for {' and '.join(missing)} each leaves none "

@@ -55,7 +55,7 @@ __all__ = ["Progress", "Say", "prepare_corpus"]
 MAX_BAD_LINES_SHOWN = 10
 
 
-def show_no_progress(_stage: str, _num_done: int, _num_total: int | None) -> None:
+def _show_no_progress(_stage: str, _num_done: int, _num_total: int | None) -> None:
     """Ignores progress."""
 
 
@@ -63,7 +63,7 @@ def prepare_corpus(
     settings: PrepareSettings,
     out: Path,
     say: Say,
-    progress: Progress = show_no_progress,
+    progress: Progress = _show_no_progress,
     engine: EngineName = "local",
     num_processes: int | None = None,
     keep_work: bool = False,
@@ -138,7 +138,7 @@ class TrainingText(TaskRecord):
     shards: list[ShuffledShard]
 
 
-def load_text(folder: TextFolder) -> TrainingText | None:
+def _load_text(folder: TextFolder) -> TrainingText | None:
     """Loads finished text; None if there is none, or if a file of it was damaged, e.g. by a power failure."""
     if not folder.record.exists():
         return None
@@ -200,7 +200,7 @@ class _Preparation:
 
     def _clean_and_shuffle(self, given: SentenceSet) -> TrainingText:
         folder = self.work.text
-        if text := load_text(folder):
+        if text := _load_text(folder):
             self.context.say("Using the text that an earlier preparation cleaned and shuffled with the same settings.")
             for line in text.bad_lines:
                 self.bad_lines.add(line.path, line.number, line.reason, what=line.what)

@@ -69,7 +69,7 @@ def shuffle_text(
     """Makes shuffled shards from the cleaned blocks."""
     shards, num_done = [], 0
     context.progress("shuffling", num_done, cleaned.num_pairs)
-    for shard in context.engine.map(shuffle_one_shard, _tasks(folder, cleaned, rules, seed)):
+    for shard in context.engine.map(_shuffle_one_shard, _tasks(folder, cleaned, rules, seed)):
         shards.append(shard)
         num_done += shard.num_gathered
         context.progress("shuffling", num_done, cleaned.num_pairs)
@@ -83,7 +83,7 @@ def _tasks(folder: TextFolder, cleaned: CleanedText, rules: Rules, seed: int) ->
         yield ShuffleTask(folder, index, first_bucket, end_bucket, cleaned.num_blocks, rules, seed)
 
 
-def shuffle_one_shard(task: ShuffleTask) -> ShuffledShard:
+def _shuffle_one_shard(task: ShuffleTask) -> ShuffledShard:
     """Runs a task: gathers the pairs of a shard, drops copies, shuffles and writes them."""
     record_path = task.folder.shard(task.index, "json")
     if record_path.exists():

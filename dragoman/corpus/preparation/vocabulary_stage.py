@@ -24,7 +24,7 @@ from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_aside
 
 # SentencePiece needs, measured, 4 bytes per byte of text for BPE and 25 for unigram. This keeps it under 1 GiB.
-MAX_SAMPLE_BYTES = {"bpe": 200_000_000, "unigram": 35_000_000}
+_MAX_SAMPLE_BYTES = {"bpe": 200_000_000, "unigram": 35_000_000}
 
 
 class Vocabulary(TaskRecord):
@@ -102,7 +102,7 @@ def _train_tokenizers(
         )
         for name, samples in sides
     ]  # fmt: skip
-    messages = [message for found in context.engine.map(train_one_tokenizer, tasks) for message in found]
+    messages = [message for found in context.engine.map(_train_one_tokenizer, tasks) for message in found]
     for side in SIDES:
         folder.sample(side).unlink()
     return _describe(folder, is_joint, sample_size, messages)
@@ -170,10 +170,10 @@ def _sample_share(shards: Sequence[ShuffledShard], settings: TokenizerSettings) 
     target_bytes = sum(shard.num_target_bytes for shard in shards)
     num_bytes = max(source_bytes, target_bytes) if settings.separate else source_bytes + target_bytes
     num_lines = sum(shard.num_pairs for shard in shards) * (1 if settings.separate else 2)
-    return min(1.0, settings.sample_lines / max(1, num_lines), MAX_SAMPLE_BYTES[settings.kind] / max(1, num_bytes))
+    return min(1.0, settings.sample_lines / max(1, num_lines), _MAX_SAMPLE_BYTES[settings.kind] / max(1, num_bytes))
 
 
-def train_one_tokenizer(task: TokenizerTask) -> list[str]:
+def _train_one_tokenizer(task: TokenizerTask) -> list[str]:
     """Runs a task: trains and writes a tokenizer; returns messages for the user."""
     if task.model.exists():
         return []

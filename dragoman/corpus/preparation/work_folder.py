@@ -22,7 +22,7 @@ from dragoman.corpus.preparation.inputs import StageKeys
 from dragoman.run.errors import UserError
 from dragoman.run.files import fsync_folder
 
-KEY_LETTERS = 12
+_KEY_LETTERS = 12
 KEPT_FOLDER = ".dragoman-work"
 
 
@@ -128,8 +128,8 @@ def open_work_folder(out: Path, keys: StageKeys) -> Iterator[WorkFolder]:
     everything in place, for the same command to continue.
     """
     path = out.resolve().with_name(f".{out.name}.partial")
-    text = TextFolder(path / f"text-{keys.text[:KEY_LETTERS]}")
-    shards = ShardsFolder(path / f"shards-{keys.shards[:KEY_LETTERS]}")
+    text = TextFolder(path / f"text-{keys.text[:_KEY_LETTERS]}")
+    shards = ShardsFolder(path / f"shards-{keys.shards[:_KEY_LETTERS]}")
     work = WorkFolder(path, text, shards)
     path.mkdir(parents=True, exist_ok=True)
     with _lock(path) as is_ours:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 # In the order in which mtdata's parser looks for them in the ending of a file name.
-FORMATS = ("tsv", "csvwithheader", "raw", "txt", "tmx", "sgm", "wmt21xml", "hfds", "xlsx")
+_FORMATS = ("tsv", "csvwithheader", "raw", "txt", "tmx", "sgm", "wmt21xml", "hfds", "xlsx")
 
 
 def find_format(ending: str) -> str:
     """Returns the format that mtdata's parser would choose for an ending such as tsv.gz."""
-    found = next((name for name in FORMATS if name in ending), ending)
+    found = next((name for name in _FORMATS if name in ending), ending)
     return "txt" if found == "raw" else found
 
 

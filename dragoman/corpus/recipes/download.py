@@ -19,7 +19,7 @@ from dragoman.run.files import read_json, write_json
 
 Show = Callable[[str, int, int | None], None]
 
-NUM_ATTEMPTS = 5
+_NUM_ATTEMPTS = 5
 TIMEOUT_SECONDS = 30
 _CHUNK_BYTES = 2**18
 _HEADERS = {"User-Agent": "dragoman (downloads corpora for machine translation)"}
@@ -100,7 +100,7 @@ class _Partial:
 
 def _attempt_until_complete(url: str, partial: _Partial, show: Show) -> None:
     """Connects again after an interruption, as long as each connection transfers something."""
-    for _ in range(NUM_ATTEMPTS):
+    for _ in range(_NUM_ATTEMPTS):
         num_bytes_before = partial.num_bytes
         try:
             _continue(url, partial, show)

@@ -28,8 +28,8 @@ from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import read_json, sha256, write_json, write_text
 from dragoman.run.tables import dump_toml
 
-RECORD_NAME = "recipe.json"
-CONFIG_NAME = "prepare.toml"
+_RECORD_NAME = "recipe.json"
+_CONFIG_NAME = "prepare.toml"
 _TABLES = {"train": "prepare.corpora", "dev": "prepare.dev", "test": "prepare.test"}
 Say = Callable[[str], None]
 
@@ -123,7 +123,7 @@ class _Fetch:
         self, recipe: Recipe, languages: LanguagePair, out: Path, index: Index, say: Say, progress: Show
     ) -> None:
         self.languages, self.out, self.index, self.say, self.progress = languages, out, index, say, progress
-        self._record_path = out / RECORD_NAME
+        self._record_path = out / _RECORD_NAME
         self._header = {"name": recipe.name, "languages": "-".join(languages), "mtdata_version": version("mtdata")}
         self._parts = _read_record(self._record_path, self._header)
 
@@ -229,7 +229,7 @@ def _is_as_recorded(path: Path, record: FileRecord) -> bool:
 
 def _write_config(recipe: Recipe, languages: LanguagePair, parts: list[FetchedDataset], out: Path) -> None:
     """Writes prepare.toml, unless it exists: it may have been edited."""
-    path = out / CONFIG_NAME
+    path = out / _CONFIG_NAME
     if path.exists():
         return
     blocks = [f"# {recipe.name}, downloaded by dragoman. Paths are relative to this file.\n"]

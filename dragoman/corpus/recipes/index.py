@@ -17,7 +17,7 @@ from typing import Any
 
 from dragoman.run.errors import UsageError, UserError
 
-READABLE_FORMATS = ("txt", "tsv", "sgm", "tmx")
+_READABLE_FORMATS = ("txt", "tsv", "sgm", "tmx")
 LanguagePair = tuple[str, str]
 
 
@@ -44,7 +44,7 @@ class Dataset:
     @property
     def is_readable(self) -> bool:
         """Whether it can be converted to plain text."""
-        if self.format not in READABLE_FORMATS:
+        if self.format not in _READABLE_FORMATS:
             return False
         num_texts = len(self.members) or len(self.urls)
         # mtdata 0.5.1 names the same file for both languages of flores101, which then has no translation.
@@ -100,10 +100,10 @@ class Index:
             file.readline()
             for line in file:
                 if all(part in line for part in parts):
-                    yield Dataset(**with_tuples(json.loads(line)))
+                    yield Dataset(**_with_tuples(json.loads(line)))
 
 
-def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
     """Converts lists to tuples, as frozen dataclasses need them."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
@@ -205,7 +205,7 @@ class CorpusListing:
 def load_recipes() -> dict[str, Recipe]:
     """Returns all recipes of recipes.toml by name."""
     text = files("dragoman.corpus.recipes").joinpath("recipes.toml").read_text(encoding="utf-8")
-    return {name: Recipe(name, **with_tuples(table)) for name, table in tomllib.loads(text).items()}
+    return {name: Recipe(name, **_with_tuples(table)) for name, table in tomllib.loads(text).items()}
 
 
 def list_corpora(

@@ -14,8 +14,8 @@ from dragoman.run.records import GpuSample, validate_known
 
 Figures = dict[str, float | None]
 
-MEBIBYTE = 2**20
-KILOBYTE = 1000
+_MEBIBYTE = 2**20
+_KILOBYTE = 1000
 
 ACTIVITIES = {
     "graphics_active": "GRAPHICS_UTIL",
@@ -37,10 +37,10 @@ THROUGHPUTS = {
     "nvlink_sent_bytes_per_second": "NVLINK_TOTAL_TX_PER_SEC",
 }
 """Rates that NVML gives in MiB per second: our name → NVML_GPM_METRIC_..."""
-NOTHING_KNOWN: tuple[Figures | None, Figures] = (None, dict.fromkeys(THROUGHPUTS))
+_NOTHING_KNOWN: tuple[Figures | None, Figures] = (None, dict.fromkeys(THROUGHPUTS))
 
 
-def read_or_none(read: Callable[[], Any]) -> Any:
+def _read_or_none(read: Callable[[], Any]) -> Any:
     """Returns the result of `read`, or None if the device, its driver or this version of NVML does not give it."""
     try:
         return read()
@@ -70,28 +70,28 @@ class _Device:
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml
         self._index = index
-        self._handle = read_or_none(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-        self._name = read_or_none(lambda: _text(nvml.nvmlDeviceGetName(self._handle)))
+        self._handle = _read_or_none(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+        self._name = _read_or_none(lambda: _text(nvml.nvmlDeviceGetName(self._handle)))
         self._activity = _Activity.open(nvml, self._handle)
 
     def read(self) -> GpuSample:
         nvml, handle = self._nvml, self._handle
-        utilisation = read_or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        memory = read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        milliwatts = read_or_none(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        activity, throughputs = self._activity.read() if self._activity else NOTHING_KNOWN
+        utilisation = _read_or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        memory = _read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        milliwatts = _read_or_none(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        activity, throughputs = self._activity.read() if self._activity else _NOTHING_KNOWN
         if throughputs["pcie_received_bytes_per_second"] is None:
             throughputs = throughputs | self._read_pcie()
         figures = {
             "index": self._index,
             "name": self._name,
             "utilisation": None if utilisation is None else utilisation / 100,
-            "memory_used_bytes": read_or_none(lambda: memory.used),
-            "memory_total_bytes": read_or_none(lambda: memory.total),
+            "memory_used_bytes": _read_or_none(lambda: memory.used),
+            "memory_total_bytes": _read_or_none(lambda: memory.total),
             "power_watts": None if milliwatts is None else milliwatts / 1000,
             "temperature_celsius": self._read_temperature(),
-            "sm_clock_mhz": read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "memory_clock_mhz": read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            "sm_clock_mhz": _read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "memory_clock_mhz": _read_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
             **throughputs,
             "activity": activity,
         }
@@ -100,18 +100,18 @@ class _Device:
     def _read_temperature(self) -> int | None:
         """Uses the old function, which most drivers have, or else its successor."""
         nvml, handle = self._nvml, self._handle
-        celsius = read_or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        celsius = _read_or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         if celsius is None:
-            celsius = read_or_none(lambda: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
+            celsius = _read_or_none(lambda: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
         return None if celsius is None else int(celsius)
 
     def _read_pcie(self) -> Figures:
         """Returns the current traffic; each call measures for 20 ms, so it is used only where GPM has no figure."""
         nvml, handle = self._nvml, self._handle
-        received = read_or_none(
-            lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES) * KILOBYTE
+        received = _read_or_none(
+            lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES) * _KILOBYTE
         )
-        sent = read_or_none(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES) * KILOBYTE)
+        sent = _read_or_none(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES) * _KILOBYTE)
         return {"pcie_received_bytes_per_second": received, "pcie_sent_bytes_per_second": sent}
 
 
@@ -133,21 +133,21 @@ class _Activity:
     @classmethod
     def open(cls, nvml: Any, handle: Any) -> "_Activity | None":
         """Returns None where the device or its driver does not support it."""
-        is_supported = read_or_none(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
-        return read_or_none(lambda: cls(nvml, handle)) if is_supported else None
+        is_supported = _read_or_none(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+        return _read_or_none(lambda: cls(nvml, handle)) if is_supported else None
 
     def read(self) -> tuple[Figures | None, Figures]:
         """Returns shares by activity and bytes per second by link; the first read knows neither."""
-        if read_or_none(lambda: self._nvml.nvmlGpmSampleGet(self._handle, self._after)) is None:
+        if _read_or_none(lambda: self._nvml.nvmlGpmSampleGet(self._handle, self._after)) is None:
             self._has_before = False
-            return NOTHING_KNOWN
-        values = read_or_none(self._read_values) if self._has_before else None
+            return _NOTHING_KNOWN
+        values = _read_or_none(self._read_values) if self._has_before else None
         self._before, self._after, self._has_before = self._after, self._before, True
         if values is None:
-            return NOTHING_KNOWN
+            return _NOTHING_KNOWN
         return (
             {name: _scaled(values.get(name), 1 / 100) for name in ACTIVITIES},
-            {name: _scaled(values.get(name), MEBIBYTE) for name in THROUGHPUTS},
+            {name: _scaled(values.get(name), _MEBIBYTE) for name in THROUGHPUTS},
         )
 
     def _read_values(self) -> dict[str, float]:

@@ -22,12 +22,12 @@ BLOCK_DEVICES = Path("/sys/block")
 INTERFACES = Path("/sys/class/net")
 STATES_SECONDS = 10.0
 """Seconds between two reads of speeds and link states, which change rarely; containers add hundreds of interfaces."""
-UNKNOWN_SPEEDS = (65535, 2**32 - 1)
+_UNKNOWN_SPEEDS = (65535, 2**32 - 1)
 """Speeds that older kernels report where newer ones report -1."""
-ETHERNET = 1
+_ETHERNET = 1
 """The kernel's number for Ethernet (ARPHRD_ETHER)."""
-VPN_NAMES = ("tun", "tap", "wg", "ppp", "tailscale", "zt", "zerotier", "utun", "nordlynx")
-VPN_DEVICE_TYPES = ("wireguard", "ppp")
+_VPN_NAMES = ("tun", "tap", "wg", "ppp", "tailscale", "zt", "zerotier", "utun", "nordlynx")
+_VPN_DEVICE_TYPES = ("wireguard", "ppp")
 
 
 def per_second(before: float | None, after: float | None, seconds: float) -> float | None:
@@ -38,7 +38,7 @@ def per_second(before: float | None, after: float | None, seconds: float) -> flo
     return rate if rate <= LARGEST_NUMBER else None
 
 
-def read_or_note(read: Callable[[], Value], what: str, notes: list[str]) -> Value | None:
+def _read_or_note(read: Callable[[], Value], what: str, notes: list[str]) -> Value | None:
     """Returns the result of `read`; if it fails, returns None and adds a message to the notes."""
     try:
         return read()
@@ -69,9 +69,9 @@ class HostReader:
     def read(self, notes: list[str]) -> tuple[CpuSample, MemorySample, DiskSample]:
         """Reads all three; a figure that cannot be read is None and adds a message to the notes."""
         cpu_before, disks_before, time_before = self._cpu, self._disks, self._disks_time
-        self._cpu = read_or_note(_read_cpu_times, "The load of the processors", notes) or ()
-        memory = read_or_note(_read_memory, "The memory in use", notes)
-        self._disks = read_or_note(_read_disk_bytes, "The traffic of the disks", notes) or {}
+        self._cpu = _read_or_note(_read_cpu_times, "The load of the processors", notes) or ()
+        memory = _read_or_note(_read_memory, "The memory in use", notes)
+        self._disks = _read_or_note(_read_disk_bytes, "The traffic of the disks", notes) or {}
         self._disks_time = self._clock()
         return (
             cpu_shares(cpu_before, self._cpu),
@@ -186,7 +186,7 @@ def read_counters() -> dict[str, InterfaceCounters]:
 
 def read_counters_or_note(notes: list[str]) -> dict[str, InterfaceCounters]:
     """Reads the counters; if that fails, returns none and adds a message to the notes."""
-    return read_or_note(read_counters, "The traffic of the network interfaces", notes) or {}
+    return _read_or_note(read_counters, "The traffic of the network interfaces", notes) or {}
 
 
 class NetworkReader:
@@ -206,7 +206,7 @@ class NetworkReader:
         self._time = self._clock()
         if before.keys() != self._counters.keys() or self._time - self._states_time >= STATES_SECONDS:
             self._states_time = self._time
-            stats = read_or_note(psutil.net_if_stats, "The state of the network interfaces", notes) or {}
+            stats = _read_or_note(psutil.net_if_stats, "The state of the network interfaces", notes) or {}
             self._states = {name: _state(name, stats.get(name)) for name in self._counters}
         return network_samples(before, self._counters, self._time - time_before, self._states)
 
@@ -266,22 +266,22 @@ def _kind(name: str, flags: list[str]) -> str:
         return "unknown"
     if not (device / "device").exists():  # no hardware: bridges, bonds, the interfaces of containers
         return "virtual"
-    return "ethernet" if _read_number(device / "type") == ETHERNET else "unknown"
+    return "ethernet" if _read_number(device / "type") == _ETHERNET else "unknown"
 
 
 def _is_vpn(name: str, flags: list[str]) -> bool:
     """Whether flags, name or the kernel say so; all three are asked, since names can be chosen freely."""
-    if "pointopoint" in flags or name.startswith(VPN_NAMES):
+    if "pointopoint" in flags or name.startswith(_VPN_NAMES):
         return True
     device = INTERFACES / name
     facts = _read_text(device / "uevent").splitlines()
-    return (device / "tun_flags").exists() or any(f"DEVTYPE={made_by}" in facts for made_by in VPN_DEVICE_TYPES)
+    return (device / "tun_flags").exists() or any(f"DEVTYPE={made_by}" in facts for made_by in _VPN_DEVICE_TYPES)
 
 
 def _state(name: str, stats: Any) -> InterfaceState:
     """Returns link state and speed by psutil's answer, which may be None; the kernel is asked for a missing speed."""
     speed = (stats.speed if stats is not None else 0) or _read_number(INTERFACES / name / "speed")
-    is_known = speed is not None and speed > 0 and speed not in UNKNOWN_SPEEDS
+    is_known = speed is not None and speed > 0 and speed not in _UNKNOWN_SPEEDS
     return InterfaceState(stats.isup if stats is not None else None, speed if is_known else None)
 
 

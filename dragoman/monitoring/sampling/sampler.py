@@ -29,11 +29,11 @@ MODULE = "dragoman.monitoring.sampling.sampler"
 SAMPLE_SECONDS = 1.0
 END_SECONDS = 5.0
 """A sampler that takes longer to end is killed: a failed GPU can block NVML for ever."""
-THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+_THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Prefixes of variables that configure the worker's threads."""
 PARENT_VARIABLE = "DRAGOMAN_SAMPLER_PARENT"
 """Holds the id of the process that started the sampler."""
-SIGNALS_FOR_OTHERS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_SIGNALS_FOR_OTHERS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Ctrl-C, a closed terminal and Slurm's warnings reach every process of a job; only workers react to them."""
 
 Wait = Callable[[float], bool]
@@ -81,7 +81,7 @@ def start_sampler(run: RunFolder, node: str, seconds: float = SAMPLE_SECONDS) ->
 
     Call it from the main thread: for the kernel, a child's parent ends when the thread that started the child ends.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(THREAD_VARIABLES)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_THREAD_VARIABLES)}
     environment[PARENT_VARIABLE] = str(os.getpid())
     try:
         process = subprocess.Popen(
@@ -99,7 +99,7 @@ def start_sampler(run: RunFolder, node: str, seconds: float = SAMPLE_SECONDS) ->
 def main() -> None:
     """Samples until SIGTERM, or until the parent has ended."""
     end_with_parent()
-    wait = wait_for_end_signal()
+    wait = _wait_for_end_signal()
     run, node = RunFolder(Path(sys.argv[1])), sys.argv[2]
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else SAMPLE_SECONDS
     sample_machine(run.system(node), node, seconds, wait)
@@ -107,7 +107,7 @@ def main() -> None:
 
 def sample_machine(path: Path, node: str, seconds: float, wait: Wait) -> None:
     """Writes a sample to the file at every tick."""
-    file = open_when_possible(path, seconds, wait)
+    file = _open_when_possible(path, seconds, wait)
     if file is None:
         return
     for sample in read_samples(node, ticks(seconds, wait)):
@@ -117,7 +117,7 @@ def sample_machine(path: Path, node: str, seconds: float, wait: Wait) -> None:
     file.close()
 
 
-def open_when_possible(path: Path, seconds: float, wait: Wait) -> BufferedFile | None:
+def _open_when_possible(path: Path, seconds: float, wait: Wait) -> BufferedFile | None:
     """Opens the file as soon as the disk allows it; None if it is time to end before that."""
     while True:
         try:
@@ -154,14 +154,14 @@ def ticks(seconds: float, wait: Wait, clock: Callable[[], float] = time.monotoni
             return
 
 
-def wait_for_end_signal() -> Wait:
+def _wait_for_end_signal() -> Wait:
     """Returns a function that sleeps until a timeout, SIGTERM or the end of the parent."""
     # Signals come through a pipe, so that none is lost between a check and the sleep.
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    for number in SIGNALS_FOR_OTHERS:
+    for number in _SIGNALS_FOR_OTHERS:
         signal.signal(number, signal.SIG_IGN)
     # Not simply the current parent: the real one may have ended while this process started.
     parent = int(os.environ.get(PARENT_VARIABLE) or os.getppid())

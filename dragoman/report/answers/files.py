@@ -8,17 +8,17 @@ from dragoman.report.recorded import CorpusFacts, SplitFacts
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_bytes
 
-TRAINING_SET = "How big is the training set, in MB and lines?"
-CHECKPOINT_FILES = "What files make up a checkpoint?"
-CHECKPOINT_SIZE = "How big is it?"
+_TRAINING_SET = "How big is the training set, in MB and lines?"
+_CHECKPOINT_FILES = "What files make up a checkpoint?"
+_CHECKPOINT_SIZE = "How big is it?"
 
-PURPOSES = {
+_PURPOSES = {
     "model.safetensors": "the weights; with the tokenizer and config.toml, all that translation needs",
     "optimizer.safetensors": "Adam's two moments of every weight, to resume training",
     "state.json": "step, position in the data, learning-rate and loss-scale state, to resume exactly",
     "manifest.json": "sizes and SHA-256 of the other files, to check that the checkpoint is complete",
 }
-OPENSEQ2SEQ_FILES = [
+_OPENSEQ2SEQ_FILES = [
     ("checkpoint", "an index file: the saved steps, and which is the latest"),
     ("model.ckpt-STEP.data-00000-of-00001", "the values of all variables: weights and the optimizer's moments"),
     ("model.ckpt-STEP.index", "the position of each variable in it"),
@@ -26,7 +26,7 @@ OPENSEQ2SEQ_FILES = [
 ]
 BYTES_PER_PARAMETER = {"mixed": 14, "fp32": 12}
 """Size of an OpenSeq2Seq checkpoint: weight and two moments in fp32; mixed precision adds a weight in fp16."""
-MAX_FILTERS = 12
+_MAX_FILTERS = 12
 
 
 def answer_training_set(findings: Findings) -> Answer:
@@ -40,7 +40,7 @@ def answer_training_set(findings: Findings) -> Answer:
     num_removed = train.num_lines_read - train.num_pairs
     share = num_removed / train.num_lines_read if train.num_lines_read else 0.0
     return Answer(
-        TRAINING_SET,
+        _TRAINING_SET,
         f"{format_bytes(source.num_bytes + target.num_bytes)} in {train.num_pairs:,} pairs of lines: "
         f"{format_bytes(source.num_bytes)} of source and {format_bytes(target.num_bytes)} of target text.",
         [
@@ -79,7 +79,7 @@ def _input_tables(train: SplitFacts) -> list[Table]:
 def _cleaning_tables(corpus: CorpusFacts) -> list[Table]:
     """Pairs that each filter removed, the most first."""
     filters = sorted(corpus.cleaning.filters, key=lambda each: (each.num_dropped, each.name), reverse=True)
-    rows = [(each.name, f"{each.num_dropped:,}") for each in filters if each.num_dropped][:MAX_FILTERS]
+    rows = [(each.name, f"{each.num_dropped:,}") for each in filters if each.num_dropped][:_MAX_FILTERS]
     return [Table("Removed by cleaning", ("filter", "pairs"), rows, (1,))] if rows else []
 
 
@@ -94,12 +94,12 @@ def _training_set_by_log(findings: Findings) -> Answer:
     if sizes:
         answer = f"{format_bytes(sum(size for _, size in sizes))}, the size of its files."
         rows = [(name, format_bytes(size)) for name, size in sizes]
-        return Answer(TRAINING_SET, answer, evidence, 0.8, tables=[Table("Files", ("file", "size"), rows, (1,))])
+        return Answer(_TRAINING_SET, answer, evidence, 0.8, tables=[Table("Files", ("file", "size"), rows, (1,))])
     if facts.num_training_pairs:
         answer = f"{facts.num_training_pairs:,.0f} pairs of lines."
-        return Answer(TRAINING_SET, answer, evidence, 0.9, missing=missing)
+        return Answer(_TRAINING_SET, answer, evidence, 0.9, missing=missing)
     answer = "Not known: the log names the files but not their size." if files else "Not known."
-    return Answer(TRAINING_SET, answer, evidence, 0.0, missing=missing)
+    return Answer(_TRAINING_SET, answer, evidence, 0.0, missing=missing)
 
 
 def _is_file(name: str) -> bool:
@@ -114,7 +114,7 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
     evidence = findings.evidence
     files = newest_checkpoint(evidence.run)
     if files:
-        rows = [(path.name, PURPOSES.get(path.name, ""), format_bytes(size)) for path, size in files]
+        rows = [(path.name, _PURPOSES.get(path.name, ""), format_bytes(size)) for path, size in files]
         names = ", ".join(path.name for path, _ in files)
         folder = files[0][0].parent
         said = [
@@ -122,20 +122,20 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
             "latest and best are links to the newest checkpoint and to the best by evaluation.",
         ]
         tables = [Table(f"Files of {folder.name}", ("file", "purpose", "size"), rows, (2,))]
-        return Answer(CHECKPOINT_FILES, f"A folder with {names}.", said, 1.0, tables=tables)
+        return Answer(_CHECKPOINT_FILES, f"A folder with {names}.", said, 1.0, tables=tables)
     if evidence.trainer == "OpenSeq2Seq":
         answer = "An index file named checkpoint, and for each saved step .data-00000-of-00001, .index and .meta."
         said = ["The log does not show whether any was saved: see the warnings."]
-        tables = [Table("Files of a TensorFlow checkpoint", ("file", "purpose"), OPENSEQ2SEQ_FILES)]
-        return Answer(CHECKPOINT_FILES, answer, said, 0.8, tables=tables)
+        tables = [Table("Files of a TensorFlow checkpoint", ("file", "purpose"), _OPENSEQ2SEQ_FILES)]
+        return Answer(_CHECKPOINT_FILES, answer, said, 0.8, tables=tables)
     paths = [record.path for record in evidence.checkpoints if record.path is not None]
     if paths:
         answer = "Not known: the log names the checkpoints but not their files."
         said = [f"The last checkpoint in the log: {paths[-1]}", f"Checkpoints named in the log: {len(paths):,}."]
         missing = ["Their files and sizes: list that folder."]
-        return Answer(CHECKPOINT_FILES, answer, said, 0.3, missing=missing)
+        return Answer(_CHECKPOINT_FILES, answer, said, 0.3, missing=missing)
     answer = "Not known: the log does not say." if evidence.is_imported else "No checkpoint of this run is left."
-    return Answer(CHECKPOINT_FILES, answer, missing=["List the folder that the trainer saves to."])
+    return Answer(_CHECKPOINT_FILES, answer, missing=["List the folder that the trainer saves to."])
 
 
 def answer_checkpoint_size(findings: Findings) -> Answer:
@@ -150,7 +150,7 @@ def answer_checkpoint_size(findings: Findings) -> Answer:
         num_kept = len(evidence.run.checkpoint_steps())
         if num_kept > 1:
             said.append(f"{num_kept} checkpoints are kept: {format_bytes(num_kept * size)} in total.")
-        return Answer(CHECKPOINT_SIZE, f"{format_bytes(size)}{each}.", said, 1.0)
+        return Answer(_CHECKPOINT_SIZE, f"{format_bytes(size)}{each}.", said, 1.0)
     missing = ["Measure it: du -ch on the files of one step."]
     each_bytes = BYTES_PER_PARAMETER.get(evidence.facts.precision or "")
     if evidence.trainer == "OpenSeq2Seq" and parameters and each_bytes:
@@ -158,8 +158,8 @@ def answer_checkpoint_size(findings: Findings) -> Answer:
             f"About {format_bytes(each_bytes * parameters)}: {each_bytes} bytes for each of {parameters:,} parameters."
         )
         said = [f"This is the rule for this trainer in {evidence.facts.precision} precision; no file was measured."]
-        return Answer(CHECKPOINT_SIZE, answer, said, 0.7, missing=missing)
-    return Answer(CHECKPOINT_SIZE, "Not known.", missing=missing)
+        return Answer(_CHECKPOINT_SIZE, answer, said, 0.7, missing=missing)
+    return Answer(_CHECKPOINT_SIZE, "Not known.", missing=missing)
 
 
 def _checkpoint_bytes(findings: Findings) -> float | None:

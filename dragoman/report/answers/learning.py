@@ -10,21 +10,21 @@ from dragoman.report.findings import Findings
 from dragoman.run.config import TrainingSettings
 from dragoman.run.schedule import build_schedule
 
-TRAINED = "Is the model fully trained, and how can you tell?"
-OVERFITTING = "Is it overfitting?"
+_TRAINED = "Is the model fully trained, and how can you tell?"
+_OVERFITTING = "Is it overfitting?"
 LEARNING_RATE = "What does the learning-rate plot show, and why?"
 FEWEST_EVALUATIONS = 5
-MORE_SHARE = 0.1
+_MORE_SHARE = 0.1
 """Length of the first forecast, as a share of the steps so far."""
-NUM_CURVE_POINTS = 80
-HIDDEN_SHARE = 0.03
+_NUM_CURVE_POINTS = 80
+_HIDDEN_SHARE = 0.03
 """Share of the steps left out of the loss chart: losses fall so fast at first that nothing else would be visible."""
-HIDDEN_GAP_SHARE = 0.1
+_HIDDEN_GAP_SHARE = 0.1
 """Share of the steps left out of the chart of the gap between the losses, for the same reason."""
 MAX_MARKS = 20
-SAME_RATE = 0.05
+_SAME_RATE = 0.05
 """Largest median difference between recorded learning rates and a formula that they follow."""
-FALL = {
+_FALL = {
     "transformer": "then falls with one over the square root of the step",
     "fixed": "then stays constant",
     "piecewise_constant": "then falls in jumps",
@@ -34,7 +34,7 @@ FALL = {
     "inverse_polynomial": "then falls with a power of the step",
 }
 """Words for the learning rate after warm-up, by schedule."""
-WHY_FALL = "Decay: near a good solution, smaller steps settle where large ones would jump around it."
+_WHY_FALL = "Decay: near a good solution, smaller steps settle where large ones would jump around it."
 
 
 def answer_trained(findings: Findings) -> Answer:
@@ -44,7 +44,7 @@ def answer_trained(findings: Findings) -> Answer:
     if loss is None:
         count = int(np.sum(findings.dev_loss[0] > 0))
         why = f"Cannot say: there are {count} evaluations, and a forecast needs at least {FEWEST_EVALUATIONS}."
-        return Answer(TRAINED, why, charts=charts, missing=["Evaluate more often (evaluation.evaluate_every)."])
+        return Answer(_TRAINED, why, charts=charts, missing=["Evaluate more often (evaluation.evaluate_every)."])
     evidence = [_describe_flatness(loss), *([_describe_flatness(bleu)] if bleu else []), *_describe_stall(loss, bleu)]
     if findings.rates.assumption:
         evidence.append(findings.rates.assumption)
@@ -54,7 +54,7 @@ def answer_trained(findings: Findings) -> Answer:
         "curves)."
     )
     return Answer(
-        TRAINED,
+        _TRAINED,
         f"{_trained_or_not(findings, loss, bleu)} {what_more_would_bring(findings)}",
         evidence,
         confidence=min(0.85, 0.45 + 0.02 * len(findings.dev_loss[0])),
@@ -108,7 +108,7 @@ def _stretched(settings: TrainingSettings, last_step: int) -> TrainingSettings:
 def first_horizon(findings: Findings) -> int | None:
     """Number of further steps of the first forecast; None where there is no forecast."""
     loss = findings.loss_forecast
-    return None if loss is None else round_steps(MORE_SHARE * loss.last_step)
+    return None if loss is None else round_steps(_MORE_SHARE * loss.last_step)
 
 
 def is_schedule_over(findings: Findings) -> bool:
@@ -191,7 +191,7 @@ def _loss_chart(findings: Findings) -> Chart | None:
     train_steps, train = curve(findings.evidence.train, "loss")
     if not len(steps) and not len(train_steps):
         return None
-    begin = HIDDEN_SHARE * (findings.evidence.last_step or 0)
+    begin = _HIDDEN_SHARE * (findings.evidence.last_step or 0)
     sample_steps, sample = curve(findings.evidence.evaluations, "train_sample_loss")
     series = [
         _from(begin, "training", train_steps, train, "line"),
@@ -202,7 +202,7 @@ def _loss_chart(findings: Findings) -> Chart | None:
         series += _forecast_series(findings.loss_forecast)
     note = (
         "Training loss is measured with dropout, dev loss without. The first "
-        f"{HIDDEN_SHARE:.0%} of the steps are not shown."
+        f"{_HIDDEN_SHARE:.0%} of the steps are not shown."
     )
     marks = [Mark(restart.step, "restart") for restart in findings.evidence.restarts[:MAX_MARKS]]
     shown = [each for each in series if len(each.x)]
@@ -231,8 +231,8 @@ def _bleu_chart(findings: Findings) -> Chart | None:
 
 def _forecast_series(found: Forecast, unit: float = 1.0) -> list[Series]:
     """The fitted curve, continued by half the run, with its interval."""
-    begin = max(1.0, HIDDEN_SHARE * found.last_step)
-    steps = np.linspace(begin, found.last_step * 1.5, NUM_CURVE_POINTS)
+    begin = max(1.0, _HIDDEN_SHARE * found.last_step)
+    steps = np.linspace(begin, found.last_step * 1.5, _NUM_CURVE_POINTS)
     ahead = steps[steps >= found.last_step]
     expected = found.fit.predict(ahead.tolist())
     line = unit * found.fit.curve(steps.tolist()).value
@@ -248,7 +248,7 @@ def answer_overfitting(findings: Findings) -> Answer:
     train, is_comparable = findings.comparable_train_loss
     if found is None:
         why = f"Cannot say: this needs at least {FEWEST_EVALUATIONS} evaluations."
-        return Answer(OVERFITTING, why, missing=["Evaluate more often (evaluation.evaluate_every)."])
+        return Answer(_OVERFITTING, why, missing=["Evaluate more often (evaluation.evaluate_every)."])
     best = f"the best checkpoint is that of step {found.best_step:,}"
     if found.is_overfitting:
         answer = (
@@ -280,7 +280,7 @@ def answer_overfitting(findings: Findings) -> Answer:
             "comparison. dragoman also evaluates training sentences without dropout."
         )
     confidence = min(0.95 if is_comparable else 0.8, 0.5 + 0.02 * len(findings.dev_loss[0]))
-    return Answer(OVERFITTING, answer, evidence, confidence, _gap_charts(findings), missing=missing)
+    return Answer(_OVERFITTING, answer, evidence, confidence, _gap_charts(findings), missing=missing)
 
 
 def _p(value: float) -> str:
@@ -301,7 +301,7 @@ def _gap_charts(findings: Findings) -> list[Chart]:
     train, is_comparable = findings.comparable_train_loss
     if train is None:
         return []
-    is_shown = steps > HIDDEN_GAP_SHARE * steps[-1]
+    is_shown = steps > _HIDDEN_GAP_SHARE * steps[-1]
     how = "both without dropout" if is_comparable else "training with dropout, smoothed over the same steps"
     title = "Dev loss minus training loss"
     gap = Series(title.lower(), steps[is_shown].tolist(), (losses - train)[is_shown].tolist())
@@ -324,12 +324,12 @@ def answer_learning_rate(findings: Findings) -> Answer:
         return Answer(LEARNING_RATE, answer, [rates.assumption], 0.7, [chart], missing=missing)
     deviation = rates.typical_deviation
     evidence = _explain_schedule(rates.settings, rates.width)
-    if deviation is not None and deviation <= SAME_RATE:
+    if deviation is not None and deviation <= _SAME_RATE:
         evidence.append(f"Recorded rates agree with the formula: the median difference is {deviation:.1%}.")
     elif deviation is not None:
         evidence.append(f"Recorded rates differ from the formula: the median difference is {deviation:.0%}.")
     evidence.append("It does not react to the loss or to plateaus: it depends on the step alone.")
-    confidence = 0.8 if deviation is None else (1.0 if deviation <= SAME_RATE else 0.5)
+    confidence = 0.8 if deviation is None else (1.0 if deviation <= _SAME_RATE else 0.5)
     return Answer(LEARNING_RATE, _describe_rates(findings, rates.settings), evidence, confidence, [chart])
 
 
@@ -346,7 +346,7 @@ def _describe_rates(findings: Findings, settings: TrainingSettings) -> str:
     peak = int(np.argmax(values))
     at_peak = f"{values[peak]:.3e} (step {int(steps[peak]) + 1:,})"
     rise = f"rises over {warmup:,} steps of warm-up to {at_peak}" if warmup else f"begins at its maximum, {at_peak}"
-    return f"It {rise}, {FALL[settings.schedule]}, and was {rate(max(0, last_step - 1)):.3e} at the end."
+    return f"It {rise}, {_FALL[settings.schedule]}, and was {rate(max(0, last_step - 1)):.3e} at the end."
 
 
 def _explain_schedule(settings: TrainingSettings, width: int | None) -> list[str]:
@@ -369,7 +369,7 @@ def _explain_schedule(settings: TrainingSettings, width: int | None) -> list[str
             "random; large updates could damage the model for good."
         )
     if settings.schedule != "fixed":
-        messages.append(WHY_FALL)
+        messages.append(_WHY_FALL)
     return messages
 
 

@@ -10,10 +10,10 @@ from dragoman.report.evidence import Floats
 from dragoman.report.findings import Findings
 from dragoman.run.units import format_bytes, format_rate
 
-BOTTLENECK = "Was the network the bottleneck?"
-TRAFFIC = "How does the step time relate to the network traffic between nodes?"
-FEWEST_PAIRS = 3
-BYTES_PER_MEGABYTE = 1e6
+_BOTTLENECK = "Was the network the bottleneck?"
+_TRAFFIC = "How does the step time relate to the network traffic between nodes?"
+_FEWEST_PAIRS = 3
+_BYTES_PER_MEGABYTE = 1e6
 ONE_WORKER = "There was one worker: no gradients crossed a network."
 
 
@@ -25,7 +25,7 @@ def answer_network(findings: Findings) -> Answer:
     if not is_measured and estimate is not None and findings.evidence.is_imported:
         evidence += [*estimate.warnings, *(f"Assumed: {assumption}" for assumption in estimate.assumptions)]
     missing = [] if is_measured else [_what_to_measure(findings)]
-    return Answer(BOTTLENECK, _short_answer(verdict), evidence, verdict.confidence, missing=missing)
+    return Answer(_BOTTLENECK, _short_answer(verdict), evidence, verdict.confidence, missing=missing)
 
 
 def _short_answer(verdict: Verdict) -> str:
@@ -55,7 +55,7 @@ def answer_traffic(findings: Findings) -> Answer:
     """A scatter plot, the correlation, and measured bytes per step against theory."""
     seconds, rates = _pairs(findings)
     theory = _bytes_in_theory(findings)
-    if len(seconds) < FEWEST_PAIRS:
+    if len(seconds) < _FEWEST_PAIRS:
         return _traffic_unmeasured(findings, theory)
     bytes_per_step = float(np.median(seconds * rates))
     moved = f"Each step moves {format_bytes(bytes_per_step)} over the busiest interface"
@@ -80,7 +80,7 @@ def answer_traffic(findings: Findings) -> Answer:
         )
     else:
         answer = f"{moved}."
-    return Answer(TRAFFIC, answer, evidence, 0.9 if theory else 0.7, [_scatter(seconds, rates, theory)])
+    return Answer(_TRAFFIC, answer, evidence, 0.9 if theory else 0.7, [_scatter(seconds, rates, theory)])
 
 
 def _explain(correlation: float) -> str:
@@ -116,9 +116,9 @@ def _bytes_in_theory(findings: Findings) -> float | None:
 def _traffic_unmeasured(findings: Findings, theory: float | None) -> Answer:
     missing = ["Traffic was not recorded with the steps; dragoman samples every interface once per second."]
     if findings.evidence.num_ranks == 1:
-        return Answer(TRAFFIC, ONE_WORKER, confidence=1.0)
+        return Answer(_TRAFFIC, ONE_WORKER, confidence=1.0)
     if theory is None or findings.step_times is None:
-        return Answer(TRAFFIC, "Not measured.", missing=missing)
+        return Answer(_TRAFFIC, "Not measured.", missing=missing)
     step_seconds = findings.step_times.median
     answer = f"Not measured; in theory each step moves {format_bytes(theory)} in and out of each machine."
     evidence = [
@@ -126,13 +126,13 @@ def _traffic_unmeasured(findings: Findings, theory: float | None) -> Answer:
         "The model fixes the bytes of a step: on a slower link they take longer, so the step time grows in proportion "
         "once the link is the limit.",
     ]
-    return Answer(TRAFFIC, answer, evidence, 0.5, [_link_chart(findings, theory, step_seconds)], missing=missing)
+    return Answer(_TRAFFIC, answer, evidence, 0.5, [_link_chart(findings, theory, step_seconds)], missing=missing)
 
 
 def _link_chart(findings: Findings, theory: float, step_seconds: float) -> Chart:
     """Time that the bytes of a step need on links of any speed, beside the measured step time."""
     rates = [megabits * 1e6 / 8 for megabits in (100, 1_000, 10_000, 100_000)]
-    speeds = [rate / BYTES_PER_MEGABYTE for rate in rates]
+    speeds = [rate / _BYTES_PER_MEGABYTE for rate in rates]
     series = [
         Series("time for the bytes alone", speeds, [theory / rate for rate in rates]),
         Series("step time of this run", speeds, [step_seconds] * len(speeds), "dashed"),
@@ -141,7 +141,7 @@ def _link_chart(findings: Findings, theory: float, step_seconds: float) -> Chart
     link = findings.evidence.known.link
     if link is not None:
         rate = load_hardware().link(link).bytes_per_second
-        marks.append(Mark(rate / BYTES_PER_MEGABYTE, f"stated: {link}"))
+        marks.append(Mark(rate / _BYTES_PER_MEGABYTE, f"stated: {link}"))
     note = (
         "Links to the left of the crossing are too slow for this run; at the crossing, the link alone sets the step "
         "time."
@@ -151,12 +151,12 @@ def _link_chart(findings: Findings, theory: float, step_seconds: float) -> Chart
 
 
 def _scatter(seconds: Floats, rates: Floats, theory: float | None) -> Chart:
-    megabytes = rates / BYTES_PER_MEGABYTE
+    megabytes = rates / _BYTES_PER_MEGABYTE
     series = [Series("logged intervals", megabytes.tolist(), seconds.tolist(), "points")]
     positive = megabytes[megabytes > 0]
     if theory and len(positive):
         along = np.linspace(float(positive.min()), float(positive.max()), 50)
-        needed = theory / BYTES_PER_MEGABYTE / along
+        needed = theory / _BYTES_PER_MEGABYTE / along
         is_shown = needed <= 3 * float(seconds.max())
         series.append(Series("theoretical bytes / rate", along[is_shown].tolist(), needed[is_shown].tolist(), "dashed"))
     return Chart(

@@ -9,16 +9,16 @@ from dragoman.report.findings import Findings
 from dragoman.report.machines import Values
 from dragoman.run.units import format_seconds
 
-DURATION = "How long did it take?"
+_DURATION = "How long did it take?"
 DEVICES = "Were the GPUs fully used?"
 STEPS = "How long is an average step?"
-MAX_CAUSES = 5
+_MAX_CAUSES = 5
 MAX_LINES = 8
 """Most lines in the chart of utilisation: more could not be told apart."""
-NOTABLE_DRIFT = 0.05
+_NOTABLE_DRIFT = 0.05
 MAX_MARKS = 40
-MAX_OUTLIERS_SHOWN = 8
-SMALLEST_PHASE = 0.0005
+_MAX_OUTLIERS_SHOWN = 8
+_SMALLEST_PHASE = 0.0005
 """Share of the time below which a phase is not listed."""
 WAITING = ("exposed_communication", "straggler", "data")
 
@@ -28,7 +28,7 @@ def answer_duration(findings: Findings) -> Answer:
     evidence, seconds = findings.evidence, findings.wall_seconds
     if seconds is None:
         missing = ["The files do not say how long a step or the run took: keep a log with times."]
-        return Answer(DURATION, "Not known.", missing=missing)
+        return Answer(_DURATION, "Not known.", missing=missing)
     # The first logged interval has steps before the one it is logged at.
     counted = int(findings.interval_steps.sum())
     num_steps = counted or (evidence.last_step or 0) - (evidence.first_step or 0) + 1
@@ -36,7 +36,7 @@ def answer_duration(findings: Findings) -> Answer:
     phases = _phases(findings)
     is_estimated = evidence.facts.clock == "reconstructed"
     return Answer(
-        DURATION,
+        _DURATION,
         f"{describe_hours(seconds)} for {num_steps:,} steps{cost}.",
         [*_describe_clock(findings), *_describe_restarts(evidence.restarts, seconds)],
         confidence=0.8 if is_estimated else 1.0,
@@ -81,7 +81,7 @@ def _describe_restarts(restarts: list[Restart], seconds: float) -> list[str]:
     return [
         f"The run restarted {times}: {num_steps:,} steps had to be trained again, and {describe_hours(lost)} were "
         f"lost{share}, downtime included.",
-        *(f"Cause: {cause}" for cause in causes[:MAX_CAUSES]),
+        *(f"Cause: {cause}" for cause in causes[:_MAX_CAUSES]),
     ]
 
 
@@ -100,7 +100,7 @@ def _phases(findings: Findings) -> Table | None:
     rows = [
         (PART_NAMES[name], format_seconds(seconds), f"{seconds / whole:.1%}")
         for name, seconds in sorted(totals.items(), key=lambda item: -item[1])
-        if seconds / whole >= SMALLEST_PHASE
+        if seconds / whole >= _SMALLEST_PHASE
     ]
     return Table("Where the time went", ("phase", "time", "share"), rows, (1, 2))
 
@@ -197,7 +197,7 @@ def _describe_step_content(findings: Findings) -> list[str]:
 def _describe_drift(drift: float | None) -> list[str]:
     if drift is None:
         return []
-    how = "no drift" if abs(drift) < NOTABLE_DRIFT else "a drift worth investigating"
+    how = "no drift" if abs(drift) < _NOTABLE_DRIFT else "a drift worth investigating"
     word = "slower" if drift >= 0 else "faster"
     return [f"The last quarter of the run is {abs(drift):.1%} {word} than the first: {how}."]
 
@@ -242,7 +242,7 @@ def _slowest_intervals(findings: Findings) -> list[Table]:
     times = findings.step_times
     if times is None or not times.outliers:
         return []
-    worst = sorted(times.outliers, key=lambda index: -seconds[index])[:MAX_OUTLIERS_SHOWN]
+    worst = sorted(times.outliers, key=lambda index: -seconds[index])[:_MAX_OUTLIERS_SHOWN]
     rows = [
         (
             f"{int(steps[index]):,}",
