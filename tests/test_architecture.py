@@ -26,7 +26,6 @@ def test_imports_point_one_way():
         "dragoman.run.config",
         "dragoman.model.shape",
         "dragoman.corpus.prepared_corpus",
-
         "dragoman.cli",
     ],
 )

@@ -23,7 +23,7 @@ import pytest
 from packing import pack_tgz, pack_zip
 
 from dragoman.corpus.recipes import FetchedDataset, get_recipe
-from dragoman.corpus.recipes.download import cached_path
+from dragoman.corpus.recipes.fetching import cached_path
 from dragoman.corpus.recipes.index import load_index, load_recipes
 from dragoman.corpus.settings import PrepareSettings
 from dragoman.run.errors import UserError

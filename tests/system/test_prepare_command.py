@@ -30,7 +30,7 @@ import dragoman.cli
 import dragoman.corpus.formats.blocks as blocks
 import dragoman.corpus.preparation.engine as engine
 import dragoman.corpus.preparation.shuffle_stage as shuffle_stage
-import dragoman.corpus.preparation.stage as stage
+import dragoman.corpus.preparation.work_folder as stage
 blocks.BLOCK_BYTES, shuffle_stage.SHARD_TEXT_BYTES, engine.SMALL_BYTES = 10_000, 30_000, 0
 
 class HeldContext(stage.StageContext):

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from dragoman.corpus.formats.blocks import BadLines, Block, Unreadable, cut_blocks
 from dragoman.corpus.formats.compression import COMPRESSION_ENDINGS
+from dragoman.corpus.formats.lines import PlainReader
 from dragoman.corpus.formats.parquet import ParquetReader
-from dragoman.corpus.formats.plain import PlainReader
 from dragoman.corpus.formats.records import JsonlReader, Languages, TsvReader
 from dragoman.corpus.formats.tmx import TmxReader
 from dragoman.corpus.settings import Format, SubwordSetting, TextSettings

@@ -18,8 +18,7 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.normalisation import find_repeats, near_key
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.inputs import Input
-from dragoman.corpus.preparation.stage import StageContext, TaskRecord, load_sentences
-from dragoman.corpus.preparation.work_folder import TextFolder
+from dragoman.corpus.preparation.work_folder import StageContext, TaskRecord, TextFolder, load_sentences
 from dragoman.run.files import write_aside, write_json
 
 NUM_BUCKETS = 4096

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from dragoman.corpus.cleaning.clean import Dropped
 from dragoman.corpus.preparation.hold_out_stage import with_tag
 from dragoman.corpus.preparation.shuffle_stage import LABEL_DTYPE, read_lines
-from dragoman.corpus.preparation.stage import TaskRecord, load_sentences
-from dragoman.corpus.preparation.work_folder import ShardsFolder
+from dragoman.corpus.preparation.work_folder import ShardsFolder, TaskRecord, load_sentences
 from dragoman.corpus.prepared_corpus import SplitName
 from dragoman.corpus.shards import IdDtype, Shard, Side, StoredFile, WrittenSide, write_shard
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer, WordEncoder

@@ -11,8 +11,7 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.inputs import Input
 from dragoman.corpus.preparation.shuffle_stage import LABEL_DTYPE, ShuffledShard, read_lines
-from dragoman.corpus.preparation.stage import Say, SentenceSet, StageContext
-from dragoman.corpus.preparation.work_folder import TextFolder
+from dragoman.corpus.preparation.work_folder import Say, SentenceSet, StageContext, TextFolder
 from dragoman.corpus.prepared_corpus import SplitWithText
 from dragoman.run.errors import UserError
 

@@ -24,9 +24,13 @@ from dragoman.corpus.preparation.finish_stage import describe_split, write_manif
 from dragoman.corpus.preparation.hold_out_stage import SmallSplit, hold_out, read_small_split
 from dragoman.corpus.preparation.inputs import Input, open_inputs, stage_keys, with_given_names
 from dragoman.corpus.preparation.shuffle_stage import LABEL_DTYPE, ShuffledShard, characters_of, shuffle_text
-from dragoman.corpus.preparation.stage import Progress, Say, SentenceSet, StageContext, TaskRecord
 from dragoman.corpus.preparation.vocabulary_stage import Vocabulary, make_vocabulary
 from dragoman.corpus.preparation.work_folder import (
+    Progress,
+    Say,
+    SentenceSet,
+    StageContext,
+    TaskRecord,
     TextFolder,
     WorkFolder,
     keep_finished_stages,

@@ -17,8 +17,7 @@ from dragoman.corpus.cleaning.clean import Dropped
 from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.normalisation import find_repeats
 from dragoman.corpus.preparation.clean_stage import NUM_BUCKETS, CleanedText, read_slice
-from dragoman.corpus.preparation.stage import StageContext, TaskRecord
-from dragoman.corpus.preparation.work_folder import TextFolder
+from dragoman.corpus.preparation.work_folder import StageContext, TaskRecord, TextFolder
 from dragoman.run.files import read_json, write_aside
 
 _ASCII = bytes(range(128))

@@ -7,8 +7,14 @@ from pathlib import Path
 
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.preparation.shuffle_stage import ShuffledShard, characters_of, read_lines
-from dragoman.corpus.preparation.stage import SentenceSet, StageContext, TaskRecord
-from dragoman.corpus.preparation.work_folder import ShardsFolder, TextFolder, WorkFolder
+from dragoman.corpus.preparation.work_folder import (
+    SentenceSet,
+    ShardsFolder,
+    StageContext,
+    TaskRecord,
+    TextFolder,
+    WorkFolder,
+)
 from dragoman.corpus.prepared_corpus import TokenizerRecord, tokenizer_path
 from dragoman.corpus.settings import TokenizerSettings
 from dragoman.corpus.shards import SIDES, IdDtype, Side, id_dtype

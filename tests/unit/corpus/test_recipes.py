@@ -14,8 +14,8 @@ from dragoman.corpus.formats import compression
 from dragoman.corpus.formats.compression import DamagedError
 from dragoman.corpus.recipes import extraction, list_corpora
 from dragoman.corpus.recipes.build_index import find_format
-from dragoman.corpus.recipes.download import cached_path, download
 from dragoman.corpus.recipes.extraction import extract
+from dragoman.corpus.recipes.fetching import cached_path, download
 from dragoman.corpus.recipes.index import Dataset, Index, find_recipe, load_recipes, parse_languages
 from dragoman.run.errors import UsageError, UserError
 

@@ -51,7 +51,7 @@ def test_control_characters(character, is_dropped):
     assert drops_either_way(Rules(control_characters=True), f"a {character} b", "b") is is_dropped
 
 
-@given(st.characters())
+@given(st.characters(exclude_characters="▁▅"))  # SentencePiece's own marks, which another rule drops
 def test_control_characters_follow_unicode_categories(character):
     is_noncharacter = ord(character) & 0xFFFE == 0xFFFE or "\ufdd0" <= character <= "\ufdef"
     is_control = unicodedata.category(character) in ("Cc", "Co", "Cs") and character != "\t"

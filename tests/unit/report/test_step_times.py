@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.step_times import FEWEST_FOR_DRIFT, StepTimes, describe_step_times
+from dragoman.report.findings import FEWEST_FOR_DRIFT, StepTimes, describe_step_times
 
 
 def describe(seconds: list[float], num_steps: list[float] | None = None) -> StepTimes:
