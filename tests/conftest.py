@@ -9,6 +9,9 @@ import pytest
 from hypothesis import settings
 from program import Run, run_dragoman
 
+# Threads that wait must not keep cores busy: other tests run at the same time.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # No deadline: the machine may be busy. What decides whether a change lands must not depend on luck.
 settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("dragoman")

@@ -54,6 +54,7 @@ def check_folders() -> set[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_a_slow_link_is_measured_named_and_predicted(rig: Rig, config: Path, tmp_path: Path):
     set_rates(rig, "100mbit")
     try:

@@ -7,7 +7,7 @@ from host_runs import ONE_EACH, TWO_EACH
 from link_measurement import LinkRun, measure_links, write_link_config
 from rig import Rig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 SLOW = "100mbit"
 

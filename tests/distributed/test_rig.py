@@ -156,6 +156,7 @@ def limited_to_100_mbit(rig: Rig) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("limited_to_100_mbit")
+@pytest.mark.serial
 def test_a_link_has_the_rate_it_was_given_in_both_directions(rig: Rig):
     h1, h2 = rig.hosts
     sent, received = h1.bytes_sent(), h2.bytes_received()
@@ -165,6 +166,7 @@ def test_a_link_has_the_rate_it_was_given_in_both_directions(rig: Rig):
     assert 85 < measure_mbit_per_second(h2, h1) < 105
 
 
+@pytest.mark.serial
 def test_one_limited_host_limits_what_it_receives_too(rig: Rig):
     h1, h2 = rig.hosts
     h2.set_rate("200mbit")
