@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Files of tests are spread over processes, so that those that wait do not hold up the others.
+# Test files are distributed over processes, so that tests that wait do not delay the others.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup demo test test-all check bench rig clean
@@ -34,7 +34,7 @@ check: setup ## format, lint, types, direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## measure us and the references side by side, JSON into benchmarks/results/
+bench: setup ## run all benchmarks; results go to benchmarks/results/
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/worker_scaling.py
 	$(BIN)/python benchmarks/decoding_speed.py

@@ -11,7 +11,7 @@ from pathlib import Path
 from held_back import CONTROL_GROUPS
 from multi30k import REPOSITORY
 
-from dragoman.diagnosis.verdict import Verdict, judge_run
+from dragoman.diagnosis.verdict import Verdict, verdict_of_run
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -71,7 +71,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Judged:
-    """A case and the verdict on it."""
+    """A case, and the verdict of dragoman on it."""
 
     case: Case
     verdict: Verdict
@@ -107,7 +107,7 @@ def run_case(case: Case, prepared: Path, folder: Path) -> Judged:
     remove_control_groups()
     if done.returncode:
         raise UserError(f"{case.name}: training failed: {done.stderr[-500:]}")
-    return Judged(case, judge_run(run))
+    return Judged(case, verdict_of_run(run))
 
 
 def remove_control_groups() -> None:

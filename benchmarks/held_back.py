@@ -18,7 +18,7 @@ PERIOD_MICROSECONDS = 20_000
 
 
 def hold_back(cause: str, amount: float) -> None:
-    """Applies the cause to this process."""
+    """Slows down this process as the cause requires."""
     rank = int(os.environ["RANK"])
     if cause == "data" or (cause == "data-rank1" and rank == 1):
         _slow_batches(amount)

@@ -108,12 +108,12 @@ def print_run(run: LinkRun) -> None:
     """Prints a line per rate."""
     print(
         f"{run.num_workers} workers on 2 hosts, {run.gradient_bytes / 1e6:.2f} MB of gradients: "
-        f"a ring sends {run.ring_bytes / 1e6:.2f} MB a step over each link"
+        f"a ring sends {run.ring_bytes / 1e6:.2f} MB per step over each link"
     )
     for window in run.windows:
         print(
             f"  {window.rate or 'unlimited':>9}: {max(window.bytes_sent_per_step.values()) / 1e6:.2f} MB sent "
-            f"({overhead_share(run, window):+.1%}), {window.seconds_per_step:.3f} s a step, "
+            f"({overhead_share(run, window):+.1%}), {window.seconds_per_step:.3f} s per step, "
             f"predicted {predicted_seconds(run, window):.3f} s"
         )
 
@@ -133,7 +133,7 @@ def main() -> int:
         print_run(run)
     print(
         f"transformer-base ({4 * BASE_PARAMETERS / 1e6:.1f} MB of gradients), 2 hosts × 2 workers at 100 Mbit/s: "
-        f"{base_seconds_per_step():.1f} s a step by the same arithmetic, {SEEN_SECONDS_PER_STEP} s were measured"
+        f"{base_seconds_per_step():.1f} s per step by the same arithmetic, {SEEN_SECONDS_PER_STEP} s were measured"
     )
     print(f"Written to {path.relative_to(REPOSITORY)}")
     overheads = [overhead_share(run, window) for run in runs for window in run.windows]

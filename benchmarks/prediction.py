@@ -22,7 +22,7 @@ from link_speed import prepare_builtin
 from multi30k import REPOSITORY, prepare_multi30k
 from results import RESULTS_FOLDER, describe_machine, end_with, positive_count, save_result
 
-from dragoman.diagnosis.verdict import judge_run
+from dragoman.diagnosis.verdict import verdict_of_run
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -125,7 +125,7 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
     steps = f"training.max_steps={num_steps + LOG_EVERY}"
     call("train", *options, "--no-check", "--run-dir", str(run), "--set", steps)
     records = records_of(read_records(RunFolder(run)), TrainRecord)[1:]  # without the warm-up
-    verdict = judge_run(RunFolder(run))
+    verdict = verdict_of_run(RunFolder(run))
     return Compared(
         model,
         hosts,

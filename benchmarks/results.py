@@ -1,4 +1,4 @@
-"""What every benchmark leaves behind: one self-describing JSON file, and its verdict as the exit code."""
+"""Writes the result of a benchmark as a JSON file that describes itself, and ends with an exit code."""
 
 import argparse
 import os
@@ -22,11 +22,11 @@ MAX_QUIET_SHARE = 0.1
 
 
 def describe_machine() -> dict[str, Any]:
-    """The machine and its software, and whether others were at work on it: to be called before anything is started."""
-    # Not the load average: that remembers a benchmark that ended a minute ago.
+    """Returns the machine, its software and how busy it is; to be called before the benchmark starts anything."""
+    # Not the load average: it still includes a benchmark that ended a minute ago.
     busy_share = psutil.cpu_percent(interval=1.0) / 100
     if busy_share > MAX_QUIET_SHARE:
-        print(f"Other programs use {busy_share:.0%} of the processor: these figures prove nothing.", file=sys.stderr)
+        print(f"Other programs use {busy_share:.0%} of the processor: the figures are not reliable.", file=sys.stderr)
     return {
         "processor": _processor_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -38,7 +38,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def summarise(values: list[float]) -> dict[str, float]:
-    """Median and range: means would carry one disturbed round into the result."""
+    """Returns median and range: one disturbed round would change a mean."""
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
@@ -57,14 +57,14 @@ def save_result(benchmark: str, machine: dict[str, Any], figures: dict[str, Any]
 
 
 def positive_count(text: str) -> int:
-    """A number of rounds or steps from the command line: none at all would leave nothing to report."""
+    """Parses a number of rounds or steps from the command line, at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def end_with(main: Callable[[], int]) -> NoReturn:
-    """Runs a benchmark and ends the process with its verdict; problems a person can act on come without traceback."""
+    """Runs a benchmark and exits with its code; errors that a person can fix are shown without a traceback."""
     try:
         sys.exit(main())
     except UserError as error:

@@ -203,7 +203,7 @@ def measure_rounds(
             watched = time_watched_block(learner, steps, watching)
         rounds.append(Round(plain_seconds, **watched))
         print(
-            f"round {number}: {rounds[-1].watched_seconds / num_steps:.3f} s a step watched, "
+            f"round {number}: {rounds[-1].watched_seconds / num_steps:.3f} s per step watched, "
             f"{plain_seconds / num_steps:.3f} plain, ratio {rounds[-1].ratio:.3f}",
             flush=True,
         )
@@ -284,7 +284,7 @@ def describe(rounds: Sequence[Round], direct: DirectCost, fixed_cost_seconds: fl
     ratios = [each.ratio for each in rounds]
     shares = direct.shares(seconds_per_step)
     return {
-        "workload": f"preset small, Multi30k en-de, {GLOBAL_BATCH_TOKENS:,} tokens a step, fp32, one worker",
+        "workload": f"preset small, Multi30k en-de, {GLOBAL_BATCH_TOKENS:,} tokens per step, fp32, one worker",
         "threads": NUM_THREADS,
         "steps_per_block": num_steps,
         "noise": NOISE,
@@ -326,7 +326,7 @@ def print_summary(figures: dict[str, Any]) -> None:
     print(f"ratio {ratio['median']:.4f} median, interval {low:.4f} to {high:.4f}; must hold values below {MAX_RATIO}")
     print(
         f"direct: clock {direct['clock_microseconds_per_step']:.1f} µs and reading "
-        f"{direct['reading_microseconds_per_step']:.1f} µs a step of {figures['seconds_per_step']:.2f} s, sampler "
+        f"{direct['reading_microseconds_per_step']:.1f} µs per step of {figures['seconds_per_step']:.2f} s, sampler "
         f"{direct['sampler_cpu_seconds_per_second'] * 1e3:.1f} ms of processor time a second: "
         f"{direct['share_of_step']:.3%} of a step; must be below {MAX_SHARE:.0%}"
     )
@@ -363,7 +363,7 @@ def main() -> int:
     """Measures, writes the result and prints a summary; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=12, help="blocks of each kind (default: 12)")
-    parser.add_argument("--steps", type=positive_count, default=10, help="steps a block (default: 10)")
+    parser.add_argument("--steps", type=positive_count, default=10, help="steps per block (default: 10)")
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:

@@ -18,12 +18,12 @@ This page is written from `dragoman/run/config.py` and `dragoman/corpus/settings
 """
 PREPARE_HEAD = """# Settings of a preparation
 
-`[prepare]` may stand in the same file; `dragoman prepare FILE.toml` reads it. [corpora.md](corpora.md) explains it.
+`[prepare]` may be in the same file; `dragoman prepare FILE.toml` reads it. [corpora.md](corpora.md) explains it.
 """
 
 
 def describe_settings() -> str:
-    """The page: a table per section."""
+    """Returns the page: one table per section."""
     sections = [_describe_section(name, field.annotation) for name, field in Settings.model_fields.items()]
     tables = {"prepare": PrepareSettings, "[prepare.corpora]": CorpusSettings}
     tables |= {"prepare.filters": FilterSettings, "prepare.tokenizer": TokenizerSettings}

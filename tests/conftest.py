@@ -17,6 +17,16 @@ settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get(
 settings.load_profile("dragoman")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Starts the longest tests first (those with a time limit of their own), so that none runs alone at the end."""
+
+    def time_limit(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return float(marker.args[0]) if marker else 0.0
+
+    items.sort(key=time_limit, reverse=True)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _plain_torch() -> None:
     """Makes torch quick over small products and safe in bf16; tests without torch do not import it for that."""

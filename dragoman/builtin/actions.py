@@ -19,7 +19,7 @@ def choose_action(random: Random, subject: Nominal, tense: str, is_negated: bool
     return pick(random, _WEIGHTED_ACTIONS)(random, subject, tense, is_negated)
 
 
-def choose_deed(random: Random, subject: Nominal, tense: str, is_negated: bool = False) -> Clause:
+def choose_deliberate_action(random: Random, subject: Nominal, tense: str, is_negated: bool = False) -> Clause:
     """Draws what somebody does on purpose: an action that can have a command or a date."""
     while (clause := choose_action(random, subject, tense, is_negated)).verb in verbs.STATES:
         pass

@@ -140,7 +140,7 @@ def goal_question(random: Random) -> Sentence:
 
 def subject_question(random: Random) -> Sentence:
     """Draws a question about the subject, like: Who opened the window?"""
-    clause = actions.choose_deed(random, phrases.WHO, pick(random, TENSES))
+    clause = actions.choose_deliberate_action(random, phrases.WHO, pick(random, TENSES))
     if chance(random, 0.3):
         clause = replace(clause, time=choices.choose_time(random, clause.tense))
     return state(clause, "?")
@@ -163,7 +163,7 @@ def object_question(random: Random) -> Sentence:
 def command(random: Random) -> Sentence:
     """Draws a command, like: Please do not forget the key!"""
     is_negated = chance(random, 0.3)
-    clause = actions.choose_deed(random, phrases.PRONOUNS["you"], "present", is_negated)
+    clause = actions.choose_deliberate_action(random, phrases.PRONOUNS["you"], "present", is_negated)
     if chance(random, 0.4):
         clause = replace(clause, front=_PLEASE)
     source, target = clauses.english_command(clause), clauses.german_command(clause)
@@ -173,7 +173,7 @@ def command(random: Random) -> Sentence:
 def reason_about_subject(random: Random) -> Sentence:
     """Draws a reason about the subject, like: My brother stays at home because he is sick."""
     subject, tense = choices.choose_plain_subject(random), pick(random, _TENSES)
-    deed = actions.choose_deed(random, subject, tense)
+    deed = actions.choose_deliberate_action(random, subject, tense)
     conjunction = pick(random, _REASONS)
     mood = _reason(random, conjunction, phrases.anaphor(subject), tense)
     if chance(random, 0.4):
@@ -206,15 +206,17 @@ def object_taken_up(random: Random) -> Sentence:
 def sequence(random: Random) -> Sentence:
     """Draws two deeds, like: The children play while we work."""
     tense = pick(random, _TENSES)
-    main = actions.choose_deed(random, choices.choose_affirmed_subject(random), tense)
-    other = actions.choose_deed(random, choices.choose_affirmed_subject(random), tense)
+    main = actions.choose_deliberate_action(random, choices.choose_affirmed_subject(random), tense)
+    other = actions.choose_deliberate_action(random, choices.choose_affirmed_subject(random), tense)
     return _subordinate_last(pick(random, _SEQUENCES), main, other)
 
 
 def condition(random: Random) -> Sentence:
     """Draws a condition, like: If you help me, I will repair the car."""
-    subordinate = actions.choose_deed(random, choices.choose_affirmed_subject(random), "present")
-    main = actions.choose_deed(random, choices.choose_affirmed_subject(random), "future", chance(random, 0.2))
+    subordinate = actions.choose_deliberate_action(random, choices.choose_affirmed_subject(random), "present")
+    main = actions.choose_deliberate_action(
+        random, choices.choose_affirmed_subject(random), "future", chance(random, 0.2)
+    )
     if chance(random, 0.6):
         return _subordinate_first(("if", "wenn"), subordinate, main)
     return _subordinate_last(("if", "wenn"), main, subordinate)
@@ -249,7 +251,7 @@ def relative_on_subject(random: Random) -> Sentence:
         clause = actions.choose_action(random, described, tense)
     else:
         # The main clause says what the head is like; no adjective before may contradict that.
-        described = _with_deed(random, choices.choose_plain(random, noun), tense)
+        described = _with_action_clause(random, choices.choose_plain(random, noun), tense)
         clause = actions.choose_quality(random, described, tense)
     return state(clause)
 
@@ -267,7 +269,7 @@ def relative_on_object(random: Random) -> Sentence:
 
 
 def _asked_clause(random: Random, with_time_share: float) -> Clause:
-    clause = actions.choose_deed(random, choices.choose_affirmed_subject(random), pick(random, TENSES))
+    clause = actions.choose_deliberate_action(random, choices.choose_affirmed_subject(random), pick(random, TENSES))
     if chance(random, with_time_share):
         return replace(clause, time=choices.choose_time(random, clause.tense))
     return actions.with_modal(random, clause) if chance(random, 0.2) else clause
@@ -304,10 +306,10 @@ def _with_relative(random: Random, head: Nominal, tense: str) -> Nominal:
         return _with_quality_clause(random, head, tense)
     if draw < 0.3 and head.kind == "people":
         return _with_owning_clause(random, head, tense)
-    return _with_deed(random, head, tense)
+    return _with_action_clause(random, head, tense)
 
 
-def _with_deed(random: Random, head: Nominal, tense: str) -> Nominal:
+def _with_action_clause(random: Random, head: Nominal, tense: str) -> Nominal:
     is_agent = head.kind == "people" and chance(random, 0.5)
     return (_with_head_as_subject if is_agent else _with_head_as_object)(random, head, tense)
 

@@ -37,7 +37,7 @@ def _print_version(is_asked: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; allowed anywhere in the command.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
@@ -56,7 +56,7 @@ add_launch_command(app)
 
 
 def main() -> None:
-    """Runs the command `dragoman`; errors a user can fix are a short message and an exit code."""
+    """Runs the command `dragoman`; an error that the user can fix becomes a short message and an exit code."""
     is_debugging = "--debug" in sys.argv
     try:
         app([argument for argument in sys.argv[1:] if argument != "--debug"])

@@ -68,10 +68,8 @@ def prepare(
         ),
     ] = None,
     test_target: Annotated[Paths, typer.Option(metavar="FILE", help="Its translation.")] = None,
-    dev: Annotated[Paths, typer.Option(metavar="FILE", help="Like --dev-source and --dev-target, in one file.")] = None,
-    test: Annotated[
-        Paths, typer.Option(metavar="FILE", help="Like --test-source and --test-target, in one file.")
-    ] = None,
+    dev: Annotated[Paths, typer.Option(metavar="FILE", help="--dev-source and --dev-target in one file.")] = None,
+    test: Annotated[Paths, typer.Option(metavar="FILE", help="--test-source and --test-target in one file.")] = None,
     cleaning: Annotated[
         str | None, typer.Option(help="Which filters are on: none, moses (1-80 words), standard (default) or strict.")
     ] = None,
@@ -108,7 +106,7 @@ def prepare(
         Path | None, typer.Option(help="Prepared folder or model file to copy the vocabulary from.")
     ] = None,
     held_out: Annotated[
-        int | None, typer.Option(help="Pairs to hold out for each of dev and test that is not given.")
+        int | None, typer.Option(help="Number of pairs to hold out for dev and for test, if not given.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the shuffle and of the held-out sets. Default: 1.")] = None,
     skip_bad_lines: Annotated[
@@ -166,7 +164,7 @@ def _prepare(
 ) -> None:
     from dragoman.corpus.preparation.prepare import prepare_corpus
     from dragoman.corpus.statistics import describe_corpus
-    from dragoman.monitoring.progress import progress_bars
+    from dragoman.run.progress import progress_bars
 
     if out is None:
         raise UsageError("No output folder: give --out, or a config with data.prepared.")
@@ -208,7 +206,7 @@ def tokenize(
     ids: Annotated[bool, typer.Option("--ids", help="Write ids instead of subwords.")] = False,
 ) -> None:
     """Split standard input into subwords, line by line, to standard output."""
-    from dragoman.corpus.pipes import load_vocabulary, tokenize_stream
+    from dragoman.corpus.token_streams import load_vocabulary, tokenize_stream
 
     tokenize_stream(load_vocabulary(vocabulary, side), sys.stdin.buffer, sys.stdout.buffer, ids)
 
@@ -219,7 +217,7 @@ def detokenize(
     ids: Annotated[bool, typer.Option("--ids", help="Read ids instead of subwords.")] = False,
 ) -> None:
     """Join subwords on standard input to text again, line by line, to standard output."""
-    from dragoman.corpus.pipes import detokenize_stream, load_vocabulary
+    from dragoman.corpus.token_streams import detokenize_stream, load_vocabulary
 
     detokenize_stream(load_vocabulary(vocabulary, side), sys.stdin.buffer, sys.stdout.buffer, ids)
 
@@ -270,7 +268,7 @@ def data_get(
     from dataclasses import asdict
 
     from dragoman.corpus.recipes import get_recipe, parse_languages
-    from dragoman.monitoring.progress import progress_bars
+    from dragoman.run.progress import progress_bars
 
     with progress_bars("kB") as show:
         parts = get_recipe(name, out, warn, show, parse_languages(languages) if languages else None)

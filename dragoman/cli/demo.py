@@ -9,11 +9,11 @@ from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.evaluation.final_evaluation import FinalEvaluation, evaluate_run
 from dragoman.launch.hosts import Placement
 from dragoman.launch.launcher import launch_run, write_end_report
-from dragoman.monitoring.progress import progress_bars
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import own_command
-from dragoman.training.start import create_run, require_free_folder
+from dragoman.run.progress import progress_bars
+from dragoman.training.run_setup import create_run, require_free_folder
 from dragoman.translation.translator import load_run
 
 NUM_TRAINING_PAIRS = 40_000
@@ -41,7 +41,7 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     say(f"BLEU {result.score.bleu:.1f} on the test set ({result.score.signature})")
     say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
     write_end_report(run, loaded.settings)  # again, now with the scores of the test sets
-    say(f"\n{what_next(run)}")
+    say(f"\n{suggest_next_commands(run)}")
     return {"test": result.figures(), "test_compositional": novel.figures()}
 
 
@@ -72,7 +72,7 @@ def show_translations(result: FinalEvaluation) -> str:
     ).rstrip("\n")
 
 
-def what_next(run: RunFolder) -> str:
+def suggest_next_commands(run: RunFolder) -> str:
     """Says where the results are, and lists commands to try next."""
     dragoman = own_command()
     tensorboard = dragoman.removesuffix("dragoman") + "tensorboard"

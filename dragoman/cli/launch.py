@@ -44,7 +44,7 @@ def launch(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Docker, Kubernetes: folder containers see. Default: /data."),
+        typer.Option(metavar="FOLDER", help="Docker, Kubernetes: the folder that containers see. Default: /data."),
     ] = None,
     claim: Annotated[
         str | None, typer.Option(help="Kubernetes: the volume claim mounted as --data. Default: NAME-data.")

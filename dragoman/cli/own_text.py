@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.corpus.cleaning.account import dropped_message
+from dragoman.corpus.cleaning.cleaning_account import dropped_message
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.corpus.settings import PrepareSettings
 from dragoman.evaluation.final_evaluation import evaluate_run
 from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.launch.launcher import launch_run, write_end_report
-from dragoman.monitoring.progress import progress_bars
 from dragoman.run.config import apply_overrides, build_settings
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores, own_command
+from dragoman.run.progress import progress_bars
 from dragoman.run.tables import dump_toml
-from dragoman.training.start import create_run, require_free_folder
+from dragoman.training.run_setup import create_run, require_free_folder
 from dragoman.translation.translator import load_run
 
 

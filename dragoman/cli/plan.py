@@ -1,4 +1,4 @@
-"""Commands about a run that has not started: `check` measures its machines, `plan` predicts it on paper."""
+"""Commands about a run that has not started: `check` measures its machines, `plan` predicts without them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,7 +40,7 @@ def check(
         float | None, typer.Option(min=0, help="Price of all machines together. Default: training.price_per_hour.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=5, max=600, help="How long to measure, without the seconds for starting.")
+        float, typer.Option(min=5, max=600, help="Seconds to measure, not counting the start of the workers.")
     ] = DEFAULT_SECONDS,
     send_data: SendData = False,
     ssh_config: SshConfig = None,
@@ -79,8 +79,8 @@ def _predict(result: "CheckResult") -> "Prediction | None":
     result.problems += prediction.problems
     if len(result.measured.machines) > 1 and not result.measured.all_reduce:
         result.problems.append(
-            "The exchange of gradients was not measured, so the step time is that of computing alone. "
-            "Give it more time with --seconds."
+            "The exchange of gradients was not measured, so the predicted step includes computing only. "
+            "Allow more time with --seconds."
         )
     return prediction
 
@@ -118,7 +118,7 @@ def _print_report(
 
 def plan(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[PLAN.toml]", help="The same keys as the options; options win.")
+        Path | None, typer.Argument(metavar="[PLAN.toml]", help="File with the keys of the options, which override it.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model preset. Default: transformer-base.")] = None,
     precision: Annotated[str | None, typer.Option(help="mixed (fp16, the default), bf16 or fp32.")] = None,
@@ -150,7 +150,7 @@ def plan(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="TOML file with own devices and links, which are added to --list or replace its entries.",
+            help="TOML file with your own devices and links; they are added to --list or replace its entries.",
         ),
     ] = None,
     plot: Annotated[
@@ -159,7 +159,7 @@ def plan(
     list_hardware: Annotated[bool, typer.Option("--list", help="List the known devices and links.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict on paper what a run takes on a cluster: seconds per step by part, hours, cost, and what would help."""
+    """Predict without measuring how long a run takes: seconds per step by part, hours, cost, and what would help."""
     from dragoman.diagnosis.hardware import hardware_lines, load_hardware
     from dragoman.diagnosis.plan import build_plan, load_plan
     from dragoman.diagnosis.plan_output import plan_lines, save_chart

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.output import Json, print_json, say, warn
-from dragoman.cli.train import free_run_dir
+from dragoman.cli.train import unused_run_dir
 from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from dragoman.report.content import Comparison, Report
-    from dragoman.report.evidence import Known
+    from dragoman.report.evidence import StatedFacts
 
 PACKED = (".gz", ".xz", ".bz2", ".zst")
 MAX_NAMED = 5
@@ -61,16 +61,16 @@ def report(
     (trainer_state.json); TensorBoard folders; and CSV tables. They may be compressed.
     """
     from dragoman.report.compose import write_report
-    from dragoman.report.evidence import Known
+    from dragoman.report.evidence import StatedFacts
 
-    known = Known(nodes, gpus_per_node, gpu, link, price_per_hour)
+    known = StatedFacts(nodes, gpus_per_node, gpu, link, price_per_hour)
     _check_known(known)
     groups = _group(sources, compare)
     if run_dir and len(groups) > 1:
         raise UsageError("--run-dir works with one run only; several runs are imported into a folder each.")
     runs = [_as_run(group, run_dir) for group in groups]
     found = _build(runs, known)
-    folder = output or (runs[0].path if len(runs) == 1 else free_run_dir("comparison"))
+    folder = output or (runs[0].path if len(runs) == 1 else unused_run_dir("comparison"))
     files = write_report(found, folder)
     if json:
         print_json(found.to_json() | {"files": {ending: str(path) for ending, path in files.items()}})
@@ -107,7 +107,7 @@ def import_logs(sources: Sources, run_dir: RunDir = None, json: Json = False) ->
     )
 
 
-def _check_known(known: "Known") -> None:
+def _check_known(known: "StatedFacts") -> None:
     """Refuses unknown names of GPUs and links before anything is read."""
     if known.gpu or known.link:
         from dragoman.diagnosis.hardware import load_hardware
@@ -164,17 +164,17 @@ def _place_for(paths: Sequence[Path]) -> RunFolder:
     name = name or "imported"
     earlier = sorted(Path("runs").glob(f"{glob.escape(name)}*"))
     again = next((path for path in earlier if _is_import_of(RunFolder(path), paths)), None)
-    return RunFolder(again or free_run_dir(name))
+    return RunFolder(again or unused_run_dir(name))
 
 
 def _is_import_of(run: RunFolder, paths: Sequence[Path]) -> bool:
-    from dragoman.report.recorded import read_imported
+    from dragoman.report.run_tables import read_imported
 
     imported = read_imported(run)
     return imported is not None and imported.asked_for == [str(path.resolve()) for path in paths]
 
 
-def _build(runs: Sequence[RunFolder], known: "Known") -> "Report | Comparison":
+def _build(runs: Sequence[RunFolder], known: "StatedFacts") -> "Report | Comparison":
     from dragoman.report.evidence import read_evidence
     from dragoman.report.findings import Findings
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NUM_FIRST_LINES = 10
 NUM_LINES_BELOW_VIEW = 3
 NUM_VERDICT_RECORDS = 2_000
-"""Records that the live view uses for its verdict; to read all records of a long run again and again takes too long."""
+"""Number of last records that the live view's verdict uses; reading all of a long run each time would take too long."""
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/demo.")]
 
@@ -62,7 +62,7 @@ def watch(
     lines: Annotated[
         int | None,
         typer.Option(
-            min=0, show_default="10, or 3 in the live view", help="Number of last log lines to show at first."
+            min=0, show_default="10, or 3 in the live view", help="Number of last log lines to show at the start."
         ),
     ] = None,
     log: Annotated[bool, typer.Option("--log", help="Follow the log instead of the live view.")] = False,
@@ -168,7 +168,7 @@ def _watch_log(run: RunFolder, num_lines: int) -> "Observation":
 
 
 def _can_draw() -> bool:
-    """Whether the terminal can move its cursor and has the characters of bars and curves."""
+    """Whether the terminal can move its cursor and can show the characters of bars and curves."""
     from rich.console import Console
 
     console = Console()
@@ -177,10 +177,10 @@ def _can_draw() -> bool:
 
 def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
     """Shows the live view; returns how the run ended."""
-    from dragoman.diagnosis.verdict import judge_run
+    from dragoman.diagnosis.verdict import verdict_of_run
     from dragoman.monitoring.live_view import LiveView
 
-    with LiveView(run, num_lines, partial(judge_run, num_records=NUM_VERDICT_RECORDS)) as view:
+    with LiveView(run, num_lines, partial(verdict_of_run, num_records=NUM_VERDICT_RECORDS)) as view:
         return _follow_run(run, view.show)
 
 
@@ -219,12 +219,12 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
 def _follow_run(run: RunFolder, show: "Callable[[Observation], None]") -> "Observation":
     """Calls `show` twice a second until the run has ended, and reports unusual states."""
     from dragoman.run.status import observe_until_end
-    from dragoman.run.summary import as_sentence, describe_observation
+    from dragoman.run.summary import describe_observation, with_full_stop
 
     before = "running"
     for observation in observe_until_end(run):
         if observation.state != before and not observation.has_ended:
-            warn(as_sentence(f"{run.path} is {describe_observation(observation)}"))
+            warn(with_full_stop(f"{run.path} is {describe_observation(observation)}"))
         before = observation.state
         # After the observation, so that the last lines before the end are shown.
         show(observation)

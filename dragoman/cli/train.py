@@ -58,7 +58,7 @@ def demo(
     """Train a translator on the corpus inside the package: about 3 minutes on 2 CPU cores."""
     from dragoman.cli.demo import run_demo
 
-    run = RunFolder(run_dir or free_run_dir("demo"))
+    run = RunFolder(run_dir or unused_run_dir("demo"))
     figures = run_demo(run, workers, overrides or [], message_printer(json))
     if json:
         print_run(run, figures)
@@ -82,7 +82,7 @@ def train(
     ] = None,
     check: Annotated[
         bool | None,
-        typer.Option("--check/--no-check", help="Measure machines and links first. Default: on several machines."),
+        typer.Option("--check/--no-check", help="Measure machines and links first. Default: with several machines."),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Train in the background, also after logout.")] = False,
     run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/NAME.")] = None,
@@ -114,7 +114,7 @@ def train(
     placement = place_workers(workers, hosts, min_hosts, ssh_config, send_data)
     run = request.choose_run()
     if detach:
-        from dragoman.launch.detach import detach_run
+        from dragoman.launch.launcher import detach_run
 
         detach_run(run, say)
         return
@@ -148,7 +148,7 @@ class _TrainRequest:
             raise UsageError("--resume needs --run-dir, the run to continue.")
 
     def load_settings(self) -> "Settings | None":
-        """Reads the config with the changes of the command line; None where there is no config."""
+        """Reads the config and applies --set; None if there is no config."""
         from dragoman.run.config import load_settings
 
         return load_settings(self.config, self.changes) if self.config else None
@@ -159,15 +159,15 @@ class _TrainRequest:
         if self.run_dir is not None:
             return RunFolder(self.run_dir)
         is_old = self.is_resumed or self.is_continued
-        return RunFolder(Path("runs") / name if is_old else free_run_dir(name))
+        return RunFolder(Path("runs") / name if is_old else unused_run_dir(name))
 
-    def make_ready(self, run: RunFolder, num_workers: int, is_all_here: bool) -> bool:
-        """Creates or reopens the run; returns True if reopened. `is_all_here`: no other host has checkpoints."""
-        from dragoman.training.start import create_run, reopen_run
+    def make_ready(self, run: RunFolder, num_workers: int, are_checkpoints_here: bool) -> bool:
+        """Creates or reopens the run; True if reopened. `are_checkpoints_here`: no other host has checkpoints."""
+        from dragoman.training.run_setup import create_run, reopen_run
 
         settings = self.load_settings()
         if self.is_resumed or (self.is_continued and run.checkpoint_steps()):
-            reopen_run(run, settings, self.changes, num_workers, is_all_here)
+            reopen_run(run, settings, self.changes, num_workers, are_checkpoints_here)
             return True
         assert settings is not None
         create_run(run, settings, num_workers)
@@ -185,7 +185,7 @@ def _train_from_here(
         return train_on_own_text(run, request.source, request.target, request.changes, placement, tell)
     from dragoman.launch.launcher import launch_run
 
-    is_resumed = request.make_ready(run, placement.num_workers, placement.is_here_alone)
+    is_resumed = request.make_ready(run, placement.num_workers, placement.is_only_this_machine)
     launch_run(run, placement, is_resumed)
     return {}
 
@@ -194,9 +194,9 @@ def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool)
     """Trains as one of the processes that another launcher started; a restarted one continues the run."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported, which reads it once
     if rank_info.launcher == "mpirun":
-        # It gives its first process a terminal even where its own output goes to a file: no progress bars, then.
+        # mpirun gives its first process a terminal even if its own output goes to a file: show no progress bars.
         os.environ.setdefault("TTY_COMPATIBLE", "0")
-    from dragoman.launch.external import train_as_rank
+    from dragoman.launch.other_launchers import train_as_rank
     from dragoman.training.worker import end_process
 
     if request.source:
@@ -208,7 +208,7 @@ def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool)
     def make_ready(num_workers: int) -> RunFolder:
         run = request.choose_run()
         tell(f"Run folder: {run.path}")
-        request.make_ready(run, num_workers, is_all_here=True)
+        request.make_ready(run, num_workers, are_checkpoints_here=True)
         return run
 
     run = train_as_rank(rank_info, request.run_dir.parent if request.run_dir else Path("runs"), make_ready)
@@ -253,7 +253,7 @@ def num_workers(asked: int | None) -> int:
     return max(1, count_gpus())
 
 
-def free_run_dir(name: str) -> Path:
+def unused_run_dir(name: str) -> Path:
     """Returns runs/NAME, or the first of runs/NAME-2, runs/NAME-3, … that does not exist."""
     candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(path for path in candidates if not path.exists())

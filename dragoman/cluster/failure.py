@@ -86,5 +86,5 @@ def describe_failure(failure: Failure) -> str:
 
 
 def _signal_name(number: int) -> str:
-    """Most real-time signals have no name."""
+    """Returns the name of a signal, or its number: most real-time signals have no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -16,8 +16,8 @@ from pathlib import Path
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
+from dragoman.cluster.addresses import TRY_SECONDS, interface_of, own_addresses
 from dragoman.cluster.environment import RankInfo
-from dragoman.cluster.reach import TRY_SECONDS, interface_of, own_addresses
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, write_json
 
@@ -119,7 +119,7 @@ def _try_store(address: str, port: int, secret: str) -> Store | None:
 
 
 def remove_rendezvous_file(rank_info: RankInfo, folder: Path) -> None:
-    """Removes the file through which the processes found each other; call it when all have."""
+    """Removes the file through which the processes found each other; call it when all are connected."""
     if rank_info.rank == 0:
         _rendezvous_file(rank_info, folder).unlink(missing_ok=True)
 

@@ -53,7 +53,7 @@ class BatchPosition:
     epoch: int = 0
     pool: int = 0
     micro_batch: int = 0
-    """Index within the pool of the next one."""
+    """Index, within the pool, of the next micro-batch."""
     step: int = 0
     """Number of steps so far."""
 
@@ -255,7 +255,7 @@ def _describe_step(taken: Sequence[PlannedMicroBatch], virtual_workers: int) -> 
 
 
 def fixed_batches(pairs: ParallelIds, budget: int, chosen: Indices | None = None) -> list[Indices]:
-    """Batches with every pair of a split once, or every chosen pair, of any length; the same for every run."""
+    """Returns batches that hold each pair of a split, or each chosen pair, once; the same for every run."""
     chosen = np.arange(pairs.num_pairs) if chosen is None else chosen
     longer_side = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen]).astype(np.int64) + 1
     by_length = np.argsort(longer_side, kind="stable")

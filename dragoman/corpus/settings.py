@@ -165,7 +165,7 @@ class PrepareSettings(SettingsTable):
     tokenizer: TokenizerSettings = TokenizerSettings()
     """[prepare.tokenizer]: how text is split into subwords."""
     held_out: Count | None = None
-    """Number of pairs held out for each of dev and test that is not given. Default: 2 %, but 1 to 1000."""
+    """Number of pairs held out for each of dev and test that is not given. Default: 2 %, at least 1, at most 1000."""
     seed: CountOrZero = 1
     """Random seed of the shuffle and of the held-out pairs."""
     skip_bad_lines: CountOrZero = 0

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from dragoman.run.errors import UserError
-from dragoman.run.files import sha256, write_aside
+from dragoman.run.files import sha256, write_then_rename
 
 OFFSET_DTYPE = np.dtype("<i8")
 
@@ -148,7 +148,7 @@ def _write_side(folder: Path, index: int, side: Side, sentences: Sequence[bytes]
 
 
 def _write_file(path: Path, content: bytes) -> StoredFile:
-    with write_aside(path) as file:
+    with write_then_rename(path) as file:
         file.write(content)
     return StoredFile(num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.corpus.batching import BatchSettings, BatchStream
-from dragoman.corpus.cleaning.account import kept_message, table_lines, visible
+from dragoman.corpus.cleaning.cleaning_account import kept_message, table_lines, visible
 from dragoman.corpus.mixture import Mixture, MixtureStage, base_weights
 from dragoman.corpus.prepared_corpus import SPLIT_NAMES, PreparedCorpus, SideRecord, SplitName, SplitRecord
 from dragoman.corpus.shards import OFFSET_DTYPE, SIDES
@@ -266,9 +266,9 @@ def _text_section(figures: Figures) -> Iterator[str]:
     )
     yield ""
     yield (
-        "The fewer subwords per word, the more words are in the vocabulary as a whole. Unknown subwords stand for "
+        "Fewer subwords per word mean that more words are a single subword. Unknown subwords stand for "
         "characters that the vocabulary lacks; a model can neither read nor write them. Subwords that the training "
-        "text does not use are not learned; of a joint vocabulary, each side uses a subset. Text in subwords is the "
+        "text does not use are not learned; each side uses a subset of a joint vocabulary. Text in subwords is the "
         "size of the file that `dragoman tokenize` would write."
     )
     yield ""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.shards import IdDtype, pack_ids
 from dragoman.run.errors import UserError
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 
 PAD_ID = 0
 EOS_ID = 1
@@ -30,7 +30,7 @@ NUM_SPECIAL_IDS = 4
 _NUM_BYTE_SUBWORDS = 256
 _BLANK = "▁"
 RESERVED_CHARACTERS = "▁▅"
-"""SentencePiece's own marks for a blank and for the unknown: a line that holds one would not come back as it was."""
+"""SentencePiece's own marks for a blank and for the unknown: a line that contains one could not be restored."""
 _MAX_VOCAB_SIZE = 2**22
 
 # The model file records the number of threads, so one number for all machines keeps its bytes the same everywhere.
@@ -38,7 +38,7 @@ _NUM_TRAINING_THREADS = 4
 _LOG_ERRORS_ONLY = 2
 
 
-class VocabularyTooLarge(UserError):  # noqa: N818 - reads as the sentence it is
+class VocabularyTooLarge(UserError):  # noqa: N818 - the name says what is wrong
     """The text has fewer different subwords than were asked for."""
 
     def __init__(self, asked: int, largest: int) -> None:
@@ -53,7 +53,7 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - reads as the sentence it is
         return type(self), (self.asked, self.largest)
 
 
-class VocabularyTooSmall(UserError):  # noqa: N818 - reads as the sentence it is
+class VocabularyTooSmall(UserError):  # noqa: N818 - the name says what is wrong
     """The text has more different characters than subwords were asked for."""
 
     def __init__(self, asked: int, smallest: int) -> None:
@@ -110,7 +110,7 @@ def train_tokenizer(lines: Iterable[str], vocab_size: int, design: TokenizerDesi
             eos_id=EOS_ID,
             bos_id=BOS_ID,
             unk_id=UNK_ID,
-            max_sentence_length=MAX_LINE_BYTES,  # longer lines would be skipped in silence
+            max_sentence_length=MAX_LINE_BYTES,  # longer lines would be skipped without a message
             num_threads=_NUM_TRAINING_THREADS,
             minloglevel=_LOG_ERRORS_ONLY,
         )
@@ -155,11 +155,11 @@ class Tokenizer:
         except OSError as problem:
             raise UserError(f"The tokenizer {path} cannot be read: {problem.strerror}.") from None
         except ValueError as problem:
-            raise UserError(f"{path} is damaged or no tokenizer of this program: {problem}.") from None
+            raise UserError(f"{path} is damaged or is not a tokenizer of dragoman: {problem}.") from None
 
     def save(self, path: Path) -> None:
         """Writes the model file atomically."""
-        with write_aside(path) as file:
+        with write_then_rename(path) as file:
             file.write(self._model)
 
     @property

@@ -26,7 +26,7 @@ _MOST_OF_NOW = 0.95
 """A proposal is shown if the step would take less than this share of its time now."""
 LINK_STEPS_MEGABITS = (100, 1_000, 10_000, 25_000, 100_000)
 _SLOW_LINK_SHARE = 0.3
-"""A link below this share of its claimed speed is a problem; one TCP stream seldom fills a fast link."""
+"""A link below this share of its claimed speed is a problem; one TCP stream rarely fills a fast link."""
 _SLOW_MACHINE_FACTOR = 1.35
 _PARTS_OF_BATCH = ("data", "forward", "backward", "hidden_communication")
 """Parts that grow with the tokens of a rank."""
@@ -46,7 +46,7 @@ def advise(measured: Measurements, prediction: Prediction) -> list[str]:
         for change, seconds in _link_proposals(measured) + _other_proposals(measured, prediction)
     ]
     return [
-        f"{change}: {format_step(seconds)} instead of {format_step(prediction.seconds)} a step."
+        f"{change}: {format_step(seconds)} instead of {format_step(prediction.seconds)} per step."
         for seconds, change in sorted(proposals)
         if seconds < _MOST_OF_NOW * prediction.seconds
     ] + _batch_advice(measured, prediction)
@@ -123,11 +123,11 @@ def _batch_advice(measured: Measurements, prediction: Prediction) -> list[str]:
     gain = 2 * step.seconds / (step.seconds + added)
     if gain * _MOST_OF_NOW < 1:
         return []
-    return [f"Twice the training.global_batch_tokens: {gain:.2g} times as many tokens a second, in larger steps."]
+    return [f"Twice the training.global_batch_tokens: {gain:.2g} times as many tokens per second, in larger steps."]
 
 
 def find_problems(measured: Measurements, prediction: Prediction) -> list[str]:
-    """Returns what the owner of these machines should look at before paying for them."""
+    """Returns problems of machines and links that should be fixed before a long run."""
     return [
         *_link_problems(measured.links),
         *_placement_problems(measured),
@@ -185,8 +185,8 @@ def _machine_problems(measured: Measurements) -> list[str]:
     if work[slowest] < _SLOW_MACHINE_FACTOR * others:
         return []
     return [
-        f"{slowest} is slower than the others: {format_step(work[slowest])} of computing a step against "
-        f"{format_step(others)}. Every step waits for it; give it fewer workers, or find what else it does."
+        f"{slowest} is slower than the others: it computes for {format_step(work[slowest])} per step, the others "
+        f"for {format_step(others)}. Every step waits for it: give it fewer workers, or find what else runs on it."
     ]
 
 
@@ -197,7 +197,7 @@ def _useless_machines(measured: Measurements, prediction: Prediction) -> list[st
     if alone > _MOST_OF_NOW * prediction.seconds:
         return []
     return [
-        f"{len(measured.machine_names)} machines are slower than one: {format_step(prediction.seconds)} a step, and "
+        f"{len(measured.machine_names)} machines are slower than one: {format_step(prediction.seconds)} per step, and "
         f"{format_step(alone)} on {measured.machine_names[0]} alone."
     ]
 

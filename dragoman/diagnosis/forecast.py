@@ -26,7 +26,7 @@ class Prospect:
     high: float
     """An evaluation will give a value between low and high in nine of ten cases."""
     is_sound: bool
-    """Whether the interval stays off the bound of possible values; otherwise the curve is too steep for a forecast."""
+    """Whether the interval ends before the limit of possible values; if not, the curve is too steep for a forecast."""
 
     @property
     def change(self) -> float:

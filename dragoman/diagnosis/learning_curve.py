@@ -27,8 +27,8 @@ RateOfStep = Callable[[int], float]
 FEWEST_POINTS = 5
 """Fewest points of a curve to fit; fewer do not show its shape."""
 _EXPONENTS = np.concatenate([[-0.5, -0.25], np.arange(0.05, 2.0, 0.1), [2.25, 2.5, 3.0, 3.5, 4.0]])
-"""Negative exponents never level off, as BLEU for a while. They are close together: otherwise overfitting would explain
-a curve between two of them, and a falling curve would be forecast to rise."""
+"""Curves with a negative exponent never level off; BLEU is like that for a while. The values are close together:
+otherwise overfitting would explain a curve between two of them, and a falling curve would be forecast to rise."""
 NUM_DRAWS, NUM_KEPT = 400, 2_000
 """Samples of the coefficients: drawn for each exponent, and kept of all together by their probability."""
 MAX_RATE_POINTS = 4_000

@@ -1,8 +1,8 @@
-"""Was the network the bottleneck of a run that nobody measured? Estimated by arithmetic, with every assumption stated.
+"""Estimates whether the network was the bottleneck of a run without measurements, and states every assumption.
 
 The bytes of a step follow from the number of parameters and ranks, and their time from the link. Computing is estimated
 from the device and the batch. A step that takes far longer than computing, and about as long as its bytes need on the
-link, waited for the network, whatever the utilisation of its GPUs was.
+link, waited for the network, even if its GPUs seemed fully busy.
 """
 
 from dataclasses import dataclass, field, replace
@@ -186,9 +186,9 @@ def _doubts_about_link(facts: RunFacts, num_bytes: float, needed: float) -> list
     if needed <= _FASTER_THAN_STATED:
         return []
     return [
-        f"{format_bytes(num_bytes)} a step cannot have been sent over {facts.link} in {format_step(seconds)}: the link "
-        f"was faster than stated (at least {format_rate(num_bytes / seconds)}), or fewer bytes were sent than in a "
-        "ring of uncompressed gradients. Measure it with dragoman check, or with iperf3 between the machines."
+        f"{format_bytes(num_bytes)} per step cannot have been sent over {facts.link} in {format_step(seconds)}: the "
+        f"link was faster than stated (at least {format_rate(num_bytes / seconds)}), or fewer bytes were sent than in "
+        "a ring of uncompressed gradients. Measure it with dragoman check, or with iperf3 between the machines."
     ]
 
 
@@ -230,7 +230,7 @@ def _without_link(
     ]
     if compute is None or compute[2] > seconds:
         why = (
-            "Whether the network was the bottleneck cannot be said without the speed of the link: "
+            "Cannot say whether the network was the bottleneck: the speed of the link is not known; "
             "give it with --link, for example --link 1000Mbit."
         )
         return NetworkEstimate(Verdict("unknown", 0.0, 0.0, why, evidence), num_bytes, None, compute, assumptions)
@@ -263,7 +263,7 @@ def _without_network(facts: RunFacts) -> NetworkEstimate:
 def _unknown(facts: RunFacts) -> NetworkEstimate:
     missing = _missing(facts)
     are = "is" if len(missing) == 1 else "are"
-    why = f"Whether the network was the bottleneck cannot be said: {', '.join(missing)} {are} not known."
+    why = f"Cannot say whether the network was the bottleneck: {', '.join(missing)} {are} not known."
     return NetworkEstimate(Verdict("unknown", 0.0, 0.0, why), None, None, None, facts.assumptions)
 
 
@@ -281,7 +281,7 @@ def _missing(facts: RunFacts) -> list[str]:
 def _describe_bytes(facts: RunFacts, num_bytes: float) -> str:
     ranks = facts.num_ranks or 1
     return (
-        f"Each machine sends and receives {format_bytes(num_bytes)} a step: 2 × ({ranks} − 1) / {ranks} × "
+        f"Each machine sends and receives {format_bytes(num_bytes)} per step: 2 × ({ranks} − 1) / {ranks} × "
         f"{facts.parameters:,} parameters × {facts.gradient_bytes} bytes."
     )
 
@@ -290,7 +290,7 @@ def _describe_computing(compute: LowTypicalHigh | None) -> list[str]:
     if compute is None:
         return []
     low, typical, high = map(format_step, compute)
-    return [f"Computing alone takes about {typical} a step on this device ({low} to {high}), by arithmetic."]
+    return [f"Computing alone takes about {typical} per step on this device ({low} to {high}), by arithmetic."]
 
 
 def _describe_links(num_bytes: float, compute: LowTypicalHigh | None) -> str:

@@ -1,4 +1,4 @@
-"""Plans a run on paper: the parts of a step, a table of cluster sizes, hours, cost and advice.
+"""Plans a run without measuring: the parts of a step, a table of cluster sizes, hours, cost and advice.
 
 Pure functions of a description and of facts about hardware; docs/cost-model.md has the formulas.
 """
@@ -48,7 +48,7 @@ _MIN_GAIN = 0.05
 _LARGER_BATCH = 4
 _HALF_PRECISION_BYTES = 2
 _PORTS = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
-"""Ports that one can buy, from slow to fast."""
+"""Usual speeds of network ports, from slow to fast."""
 
 End = Literal["low", "typical", "high"]
 DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES, strict=True)]
@@ -400,10 +400,10 @@ def _changes(scenario: Scenario, hardware: Hardware) -> list[tuple[str, Scenario
 def _describe_change(name: str, scenario: Scenario, changed: Scenario) -> str:
     before, after = plan_step(scenario).seconds, plan_step(changed).seconds
     if changed.global_tokens == scenario.global_tokens:
-        return f"{name}: {after:.3g} s instead of {before:.3g} s a step."
+        return f"{name}: {after:.3g} s instead of {before:.3g} s per step."
     return (
-        f"{name}: {_tokens_per_second(changed):,.0f} instead of {_tokens_per_second(scenario):,.0f} target tokens a "
-        f"second, {after:.3g} s a step; a larger batch also changes how the model learns."
+        f"{name}: {_tokens_per_second(changed):,.0f} instead of {_tokens_per_second(scenario):,.0f} target tokens "
+        f"per second, {after:.3g} s per step; a larger batch also changes how the model learns."
     )
 
 
@@ -423,7 +423,7 @@ def find_problems(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _describe_assumptions(scenario: Scenario) -> tuple[str, ...]:
-    """Returns what the figures rest on, so that users can check it."""
+    """Returns the assumptions behind the figures, so that users can check them."""
     share = scenario.device.reached_share[scenario.precision]
     between = scenario.between
     return (

@@ -5,7 +5,7 @@ from pathlib import Path
 from dragoman.diagnosis.plan import Plan, SizeRow
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, PART_NAMES
 from dragoman.run.errors import UsageError
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 from dragoman.run.units import format_bytes, format_rate
 
 _BAR_CELLS = 20
@@ -65,7 +65,7 @@ def save_chart(plan: Plan, path: Path) -> None:
         axis.set(xlabel="devices", ylabel=name, ylim=(0, None))
     figure.suptitle(_cluster(plan))
     try:
-        with write_aside(path) as file:
+        with write_then_rename(path) as file:
             figure.savefig(file, format=path.suffix[1:].lower())
     except OSError as error:
         raise UsageError(f"--plot {path} cannot be written: {error.strerror}.") from None
@@ -76,7 +76,7 @@ def save_chart(plan: Plan, path: Path) -> None:
 def _cluster(plan: Plan) -> str:
     settings = plan.settings
     return (
-        f"{settings.model}, {settings.precision}, {plan.scenario.global_tokens:,.0f} target tokens a step, "
+        f"{settings.model}, {settings.precision}, {plan.scenario.global_tokens:,.0f} target tokens per step, "
         f"{settings.nodes} × {settings.devices_per_node} {settings.device}, {settings.link}"
     )
 
@@ -85,14 +85,14 @@ def _headline(plan: Plan) -> list[str]:
     scenario, row = plan.scenario, plan.own_size
     lines = [
         _cluster(plan),
-        f"{row.seconds_per_step:.3g} s a step ({plan.low:.3g} to {plan.high:.3g}, depending on the share of peak that "
-        f"is reached and the goodput of links), {BOTTLENECK_WORDS[row.bottleneck]}",
+        f"{row.seconds_per_step:.3g} s per step ({plan.low:.3g} to {plan.high:.3g}, depending on the share of peak "
+        f"that is reached and the goodput of links), {BOTTLENECK_WORDS[row.bottleneck]}",
     ]
     if scenario.num_nodes > 1:
         lines.append(
-            f"Each node sends and receives {format_bytes(scenario.bytes_per_node)} a step, over "
+            f"Each node sends and receives {format_bytes(scenario.bytes_per_node)} per step, over "
             f"{format_rate(scenario.between.bytes_per_second)}; summing inside nodes first (hierarchical): "
-            f"{row.hierarchical_seconds_per_step:.3g} s a step"
+            f"{row.hierarchical_seconds_per_step:.3g} s per step"
         )
     needed, available = format_bytes(scenario.memory_bytes), format_bytes(scenario.device.memory_bytes)
     lines.append(f"Memory of a device: about {needed} of {available}")

@@ -22,8 +22,8 @@ _DRIFT = 0.08
 _COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
 _NUM_ENOUGH_STEPS = 5
-"""With as many complete steps, the assembled one is not needed."""
-_HICCUP_FACTOR = 1.5
+"""With this many complete steps, the assembled one is not needed."""
+_OUTLIER_FACTOR = 1.5
 """A step that took longer than this times the median was disturbed, and is cut to that time."""
 NUM_SKIPPED_STEPS = 2
 NUM_FIRST_STEPS = 10
@@ -186,7 +186,7 @@ class Prediction:
 def predict(measured: Measurements) -> Prediction:
     """Predicts a step from a rehearsal."""
     assembled = assemble_step(measured)
-    steps = _without_hiccups(measured.steps)
+    steps = _without_outliers(measured.steps)
     if len(steps) >= _NUM_ENOUGH_STEPS:
         seconds, error = fmean(steps), _standard_error(steps)
     else:
@@ -234,7 +234,7 @@ def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
         return last.seconds * num_bytes / last.num_bytes
     before = transfers[-2]
     rate = (last.seconds - before.seconds) / (last.num_bytes - before.num_bytes)
-    # A hiccup at the smaller size would make the slope too flat, and any larger size too cheap.
+    # A delay at the smaller size would make the slope too flat, and larger sizes seem too fast.
     return last.seconds + (num_bytes - last.num_bytes) * max(rate, 0.5 * last.seconds / last.num_bytes)
 
 
@@ -244,8 +244,8 @@ def _bounds(seconds: float, error: float) -> tuple[float, float]:
     return seconds / (1 + margin), seconds * (1 + margin)
 
 
-def _without_hiccups(values: Sequence[float]) -> list[float]:
-    limit = _HICCUP_FACTOR * median(values) if values else 0.0
+def _without_outliers(values: Sequence[float]) -> list[float]:
+    limit = _OUTLIER_FACTOR * median(values) if values else 0.0
     return [min(value, limit) for value in values]
 
 

@@ -1,6 +1,6 @@
 """The one model of a training step: its parts, the exchange of gradients, and the cause that limits it.
 
-`dragoman plan` fills it with figures on paper, `check` with measurements, `verdict` with the records of a run. Units
+`dragoman plan` fills it with data-sheet figures, `check` with measurements, `verdict` with the records of a run. Units
 are seconds, bytes and bytes per second; docs/cost-model.md explains each formula with an example.
 """
 
@@ -26,7 +26,7 @@ PARTS = (
 """The parts of a step, as records name them; they add up to its wall time."""
 COMPUTING = ("forward", "backward", "hidden_communication")
 _OVERHEADS = ("evaluation", "checkpoint", "optimizer", "other")
-BINDING_SHARE = 0.3
+BOTTLENECK_SHARE = 0.3
 """A cause is the bottleneck if a step without it would be shorter by at least this share; otherwise compute is."""
 SHORTEST_STEP = 1e-9
 """Seconds; shares of anything shorter would be noise or a division by zero."""
@@ -73,12 +73,12 @@ class CauseCosts:
 
     @property
     def bottleneck(self) -> str:
-        """The most expensive cause if it reaches `BINDING_SHARE`, otherwise compute; unknown for a step of no time."""
+        """The most expensive cause if it reaches `BOTTLENECK_SHARE`, else compute; unknown if the step has no time."""
         if not sum(self.seconds.values()):
             return "unknown"
         causes = {cause: seconds for cause, seconds in self.seconds.items() if cause != "compute"}
         worst = max(causes, key=causes.__getitem__)
-        return worst if self.share(worst) >= BINDING_SHARE else "compute"
+        return worst if self.share(worst) >= BOTTLENECK_SHARE else "compute"
 
     def share(self, cause: str) -> float:
         """Share of the step that a cause takes."""
@@ -90,9 +90,9 @@ class CauseCosts:
         """How clear the bottleneck is: its share less that of the next candidate."""
         found = self.bottleneck
         if found == "compute":
-            return BINDING_SHARE - max(self.share(cause) for cause in self.seconds if cause != "compute")
+            return BOTTLENECK_SHARE - max(self.share(cause) for cause in self.seconds if cause != "compute")
         rivals = [self.share(cause) for cause in self.seconds if cause not in (found, "compute")]
-        return self.share(found) - max([*rivals, BINDING_SHARE])
+        return self.share(found) - max([*rivals, BOTTLENECK_SHARE])
 
 
 def _find_costs(step: Step) -> CauseCosts:

@@ -49,15 +49,15 @@ class Verdict:
         return asdict(self)
 
 
-def judge_run(run: RunFolder, num_records: int | None = None) -> Verdict:
+def verdict_of_run(run: RunFolder, num_records: int | None = None) -> Verdict:
     """Finds the bottleneck of a run, finished or not; with a number, from its last records only."""
     if num_records is None:
-        return judge_records(read_records(run))
+        return verdict_of_records(read_records(run))
     with LineFollower(run.metrics, num_records) as metrics:
-        return judge_records(list(parse_records(metrics.read_lines())))
+        return verdict_of_records(list(parse_records(metrics.read_lines())))
 
 
-def judge_records(records: Sequence[Record]) -> Verdict:
+def verdict_of_records(records: Sequence[Record]) -> Verdict:
     """Finds the bottleneck of a run from the records of its metrics.jsonl."""
     intervals = [record for record in records if isinstance(record, TrainRecord) and _has_parts(record)]
     if len(intervals) > _FEWEST_INTERVALS:
@@ -118,9 +118,9 @@ def _why(step: Step, intervals: Sequence[TrainRecord]) -> str:
     verdict = f"The run is {BOTTLENECK_WORDS[step.bottleneck]}"
     match step.bottleneck:
         case "network":
-            return f"{verdict}: {share:.0%} of its time it waited for the network with nothing else to do."
+            return f"{verdict}: it spent {share:.0%} of its time only waiting for the network."
         case "input":
-            return f"{verdict}: {share:.0%} of its time it waited for data."
+            return f"{verdict}: it spent {share:.0%} of its time waiting for data."
         case "straggler":
             return f"{verdict}: {_name_straggler(step, intervals, share)}"
         case "overhead":
@@ -129,7 +129,7 @@ def _why(step: Step, intervals: Sequence[TrainRecord]) -> str:
             cause = _OVERHEAD_WORDS[worst].format(share=overheads[worst] / step.seconds)
             return f"{verdict}: {share:.0%} of its time was not spent on learning; most of that is {cause}."
     computing = sum(step.parts[name] for name in COMPUTING) / step.seconds
-    return f"{verdict}: {computing:.0%} of its time it computed gradients; no other cause took much time."
+    return f"{verdict}: it spent {computing:.0%} of its time computing gradients; no other cause took much time."
 
 
 _OVERHEAD_WORDS = {
@@ -145,14 +145,14 @@ def _name_straggler(step: Step, intervals: Sequence[TrainRecord], share: float) 
     excess = step.costs.excess_of_slowest
     if excess <= step.parts["straggler"]:
         return (
-            f"{share:.0%} of its time ranks waited for each other. No single rank is to blame: different ranks were "
+            f"ranks waited for each other {share:.0%} of the time. No single rank is to blame: different ranks were "
             "slow at different times."
         )
     rank = int(np.argmax(step.work_by_rank))
     found = (each.slowest for each in reversed(intervals))
     host = next((slowest.host for slowest in found if slowest and slowest.rank == rank), "")
     where = f" on {host}" if host else ""
-    return f"rank {rank}{where} takes {format_step(excess)} a step longer than the others ({share:.0%})."
+    return f"rank {rank}{where} takes {format_step(excess)} longer per step than the others ({share:.0%})."
 
 
 def _evidence(step: Step, intervals: Sequence[TrainRecord], correlation: float | None) -> list[str]:
@@ -166,7 +166,7 @@ def _evidence(step: Step, intervals: Sequence[TrainRecord], correlation: float |
         messages.append(f"Traffic and seconds per step have a correlation of {correlation:+.2f}.")
     if len(step.work_by_rank) > 1:
         fastest, slowest = min(step.work_by_rank), max(step.work_by_rank)
-        messages.append(f"The ranks' own work took {format_step(fastest)} to {format_step(slowest)} a step.")
+        messages.append(f"The ranks' own work took {format_step(fastest)} to {format_step(slowest)} per step.")
     if step.fixed_share:
         messages.append(f"{step.fixed_share:.0%} of forward and backward does not depend on the number of tokens.")
     return messages

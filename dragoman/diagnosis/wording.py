@@ -53,7 +53,7 @@ def describe_parts(parts: Mapping[str, float]) -> str:
 def describe_prediction(prediction: "Prediction") -> list[str]:
     """Describes step time, bottleneck, parts and links, one line each."""
     lines = [
-        f"Predicted: {format_step(prediction.seconds)} a step ({format_step(prediction.low)} to "
+        f"Predicted: {format_step(prediction.seconds)} per step ({format_step(prediction.low)} to "
         f"{format_step(prediction.high)}), {BOTTLENECK_WORDS[prediction.bottleneck]}."
     ]
     if prediction.parts:

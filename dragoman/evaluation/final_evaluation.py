@@ -12,10 +12,10 @@ from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.lines import TextFile
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.evaluation.scores import Score, score_translations
-from dragoman.monitoring.progress import progress_bars
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
+from dragoman.run.progress import progress_bars
 from dragoman.translation.translator import LoadedRun
 
 

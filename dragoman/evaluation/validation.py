@@ -20,7 +20,7 @@ from dragoman.model.loss import LossSums
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import Settings
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 from dragoman.run.folder import RunFolder
 from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator
@@ -28,7 +28,7 @@ from dragoman.translation.translator import Translator
 _BATCH_TOKENS = 4096
 NUM_SAMPLES = 3
 _MAX_TRAIN_SAMPLE = 1_000
-"""Most training sentences evaluated besides the dev set; never more than the dev set has."""
+"""Largest number of training sentences that are evaluated too; never more than the dev set has."""
 
 
 @dataclass(frozen=True)
@@ -214,5 +214,5 @@ def save_translations(run: RunFolder, step: int, evaluation: Evaluation) -> None
     lines: list[dict[str, object]] = [{"step": step, "bleu": evaluation.bleu, "signature": evaluation.signature}]
     lines += [dict(zip(names, row, strict=True)) for row in rows]
     # A full disk must not end a run: it only needs the values in metrics.jsonl.
-    with suppress(OSError), write_aside(run.translations, "w", is_durable=False) as file:
+    with suppress(OSError), write_then_rename(run.translations, "w", is_durable=False) as file:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

@@ -1,4 +1,4 @@
-"""Makes records of curves: their tags become figures, and all figures of one step become one record."""
+"""Turns curves into records: their tags become figures, and all figures of one step become one record."""
 
 import math
 import re

@@ -14,9 +14,9 @@ from dragoman.importing.log_text import read_lines
 from dragoman.run.errors import UsageError, UserError
 
 MAX_LINES = 200_000
-"""Lines of a log that are searched for signs of a trainer."""
+"""Number of lines of a log that are searched for lines of a known trainer."""
 _ENOUGH_LINES = 5
-"""Lines of one trainer that prove that a log is its own."""
+"""Number of lines of one trainer that are enough to identify its log."""
 _MAX_FILES = 2_000
 MAX_DEPTH = 4
 LOG_NAME = re.compile(

@@ -18,7 +18,7 @@ from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.log_text import clean_text, read_lines
 from dragoman.importing.nccl import NcclReader
 from dragoman.run.errors import UserError
-from dragoman.run.files import write_aside, write_json, write_text
+from dragoman.run.files import write_json, write_text, write_then_rename
 from dragoman.run.folder import RunFolder
 from dragoman.run.tables import dump_toml
 
@@ -140,7 +140,7 @@ def write_run(run: ImportedRun, folder: RunFolder, asked_for: Sequence[Path]) ->
     provenance = {"imported_from": run.sources, "trainer": run.trainer, "dragoman": __version__}
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        with write_aside(folder.metrics, "w", is_durable=False) as file:
+        with write_then_rename(folder.metrics, "w", is_durable=False) as file:
             file.writelines(json.dumps(_in_order(record), ensure_ascii=False) + "\n" for record in run.records)
         write_json(folder.imported, imported, is_durable=False)
         write_text(folder.config, dump_toml(run.settings | {"provenance": provenance}), is_durable=False)

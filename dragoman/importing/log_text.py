@@ -1,4 +1,4 @@
-"""Text of log files: their lines, packed or not and with any bytes, and the numbers and times that the lines hold."""
+"""Reads the lines of log files, compressed or not and with any bytes, and the numbers and times in them."""
 
 import bz2
 import gzip
@@ -20,9 +20,9 @@ from dragoman.run.records import LARGEST_NUMBER
 
 _BUFFER_BYTES = 2**20
 MAX_LINE_BYTES = 2**16
-"""Longer lines are cut: all figures of a log line stand before this."""
+"""Longer lines are cut: all figures of a log line come before this."""
 MAX_LOG_BYTES = 4 * 10**9
-"""Limit of the unpacked size: a small archive can unpack to any size."""
+"""Limit of the decompressed size: a small archive can expand to any size."""
 MAX_TEXT_CHARACTERS = 2_000
 """Longest sample or message that is kept."""
 _MAX_COUNT_DIGITS = 15

@@ -127,8 +127,8 @@ class WorkerGroup:
         }
 
     def _collect_stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Waits until all stacks are complete, and no longer: a worker that was stopped continues meanwhile and would
-        reach the end of a short run."""
+        """Waits only until all stacks are complete: a stopped worker runs during this time and could reach the end of a
+        short run."""
         end = time.monotonic() + STACK_SECONDS
         texts, before = self._read_stacks(ranks), None
         while time.monotonic() < end and not (all(texts.values()) and texts == before):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dragoman.cluster.failure import Failure, describe_failure, first_cause
 from dragoman.cluster.heartbeat import STARTING, Beat
-from dragoman.launch.call_hosts import ReadyHost
 from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
+from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.run.files import write_text
 from dragoman.run.processes import CONSOLE_VARIABLE

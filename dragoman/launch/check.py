@@ -9,8 +9,8 @@ from pathlib import Path
 from dragoman.cluster.environment import CHECK_SECONDS_VARIABLE, MEASUREMENTS_FILE
 from dragoman.diagnosis.prediction import Measurements
 from dragoman.launch.attempt import Attempt, Order
-from dragoman.launch.call_hosts import HostConnections, ReadyHost, require_room
 from dragoman.launch.connection import HostError
+from dragoman.launch.host_connections import HostConnections, ReadyHost, require_enough_virtual_workers
 from dragoman.launch.host_program import CHECK_PREFIX
 from dragoman.launch.hosts import LaunchPlan, Placement
 from dragoman.launch.supervision import StopSignals
@@ -18,7 +18,7 @@ from dragoman.run.config import Settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
-from dragoman.training.start import create_run
+from dragoman.training.run_setup import create_run
 
 MODULE = "dragoman.training.worker"
 Say = Callable[[str], None]
@@ -33,7 +33,7 @@ class CheckResult:
 
 
 def check_machines(settings: Settings, placement: Placement, seconds: float, say: Say) -> CheckResult:
-    """Measures on the hosts that are up; a host that is not, or is lost meanwhile, is reported as a problem."""
+    """Measures on the hosts that are up; a host that is down, or is lost during the check, is reported as a problem."""
     with tempfile.TemporaryDirectory(prefix=CHECK_PREFIX) as folder, StopSignals() as signals:
         run = RunFolder(Path(folder))
         create_run(run, settings, placement.num_workers)
@@ -43,7 +43,7 @@ def check_machines(settings: Settings, placement: Placement, seconds: float, say
             result = CheckResult(problems=list(problems.values()))
             if not hosts:
                 return result
-            require_room(hosts, plan.max_workers)
+            require_enough_virtual_workers(hosts, plan.max_workers)
             cause = _measure(plan, hosts, seconds, signals)
             if signals.num_received:
                 raise UserError("The check was interrupted.")

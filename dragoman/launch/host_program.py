@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dragoman.cluster.addresses import Listener, free_port, interface_of, own_addresses, reachable_address
 from dragoman.cluster.heartbeat import PAUSE_SIGNAL
-from dragoman.cluster.reach import Listener, free_port, interface_of, own_addresses, reachable_address
 from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
 from dragoman.launch.hosts import gather_facts
 from dragoman.run.errors import UserError
@@ -35,7 +35,7 @@ def main() -> None:
     """Uses standard output for messages; what workers print goes to OUTPUT, or to standard error."""
     silence_seconds = float(sys.argv[1])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # A job manager signals every process of a job; workers then save, and must not lose this parent meanwhile.
+        # A job manager signals every process of a job; workers then save, and need this parent until they end.
         signal.signal(number, lambda _number, _frame: None)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it once, when it is imported
     messages = os.dup(1)

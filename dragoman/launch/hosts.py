@@ -59,7 +59,7 @@ class Placement:
         return cls((Host("localhost", num_workers),))
 
     @property
-    def is_here_alone(self) -> bool:
+    def is_only_this_machine(self) -> bool:
         """Whether no other machine takes part."""
         return all(host.is_this_machine for host in self.hosts)
 
@@ -103,7 +103,7 @@ class LaunchPlan:
         """Builds the plan of a run; other hosts get absolute paths."""
         cluster = settings.cluster
         return cls(
-            run if placement.is_here_alone else RunFolder(run.path.absolute()),
+            run if placement.is_only_this_machine else RunFolder(run.path.absolute()),
             module,
             placement,
             settings.data.prepared.absolute(),

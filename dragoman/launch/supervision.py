@@ -14,8 +14,8 @@ from typing import Self
 
 from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE
 from dragoman.launch.attempt import Attempt, Order, Outcome, threads_per_worker
-from dragoman.launch.call_hosts import HostConnections, LostHosts, ReadyHost, require_room
 from dragoman.launch.connection import HostError
+from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost, require_enough_virtual_workers
 from dragoman.launch.hosts import LaunchPlan
 from dragoman.run.errors import UserError
 from dragoman.run.processes import CONSOLE_VARIABLE
@@ -48,7 +48,7 @@ class StopSignals:
     def _count(self, _number: int, _frame: FrameType | None) -> None:
         self.num_received += 1
         is_first = self.num_received == 1
-        text = "Stopping after this step; once more to stop at once." if is_first else "Stopping at once."
+        text = "Stopping after this step; a second signal stops at once." if is_first else "Stopping at once."
         print(f"\n{text}", file=sys.stderr, flush=True)
 
 
@@ -122,7 +122,7 @@ class _Supervisor:
         return outcome
 
     def _next_order(self) -> Order:
-        """Returns the order for the attempt; also updates the step in the status, since it is called all the time."""
+        """Returns the order for the attempt; also updates the step in the status, since it is called often."""
         if self._current.step > self._status.status.step and time.time() - self._status.status.time > LOOK_SECONDS:
             self._status.update(step=self._current.step)
         if self._signals.num_received > 1:
@@ -173,11 +173,11 @@ class _Supervisor:
         return cause
 
     def _call_at_start(self) -> list[ReadyHost]:
-        """Requires all hosts: a mistyped name must not train on half of the machines."""
+        """Requires all hosts: with a mistyped name, the run would use only some of the machines."""
         hosts, problems = self._connections.call(self._plan.placement.hosts)
         if problems:
             raise UserError(" ".join(problems.values()))
-        require_room(hosts, self._plan.max_workers)
+        require_enough_virtual_workers(hosts, self._plan.max_workers)
         return hosts
 
     def _call_again(self) -> list[ReadyHost] | None:

@@ -122,7 +122,7 @@ class CrossAttention(nn.Module):
         """Attends to projected memory under the source's padding mask.
 
         x may have several rows per source (the hypotheses of a beam): they become positions of one row, so that the
-        memory need not be repeated. Cross-attention treats all positions alike.
+        memory need not be repeated. Cross-attention treats all positions in the same way.
         """
         query = _split_heads(self.query(x_BTD).view(memory_BHSK[0].shape[0], -1, x_BTD.shape[2]), self.heads)
         mixed = scaled_dot_product_attention(

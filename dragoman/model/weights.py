@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dragoman.run.errors import UserError
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 
 _TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}
 
@@ -24,7 +24,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     # The order of safetensors: the widest numbers first keeps all of them aligned.
     ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
     digest = hashlib.sha256()
-    with write_aside(path) as file:
+    with write_then_rename(path) as file:
         file.write(header := _header(ordered))
         digest.update(header)
         for tensor in ordered.values():

@@ -86,7 +86,7 @@ class DiskTroubleReporter:
         self._num_lost_before = 0
 
     def next_message(self) -> str | None:
-        """Returns a message if the disk has begun or stopped to refuse writes since the last call."""
+        """Returns a message if the disk has started or stopped refusing writes since the last call."""
         buffered = [file for file in self._files if file.trouble]
         if bool(buffered) == self._is_buffering:
             return None

@@ -1,7 +1,7 @@
 """Figures of an interval of steps over all ranks: loss, speed, and the parts of a step that add up to its wall time.
 
 Ranks leave the all-reduce together, so the rank that waited least was the slowest: its wait is the time of the network,
-and the others waited for this rank in the rest of theirs. Clocks of different machines are never compared.
+and the rest of the others' wait was for this rank. Clocks of different machines are never compared.
 """
 
 from dataclasses import dataclass, field

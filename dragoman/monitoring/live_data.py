@@ -53,7 +53,7 @@ class NodeView:
 
     name: str
     sample: MachineSample
-    """The last one."""
+    """The last sample of this machine."""
     seconds_silent: float = 0.0
     busy_interfaces: Sequence[str] = ()
     """Interfaces with traffic in the last seconds, the busiest first."""
@@ -76,9 +76,9 @@ class RunView:
     """Result of `progress_figures`."""
     num_restarts: int = 0
     train: TrainRecord | None = None
-    """The last record of its kind."""
+    """The last train record."""
     prediction: PredictionRecord | None = None
-    """The last record of its kind."""
+    """The last prediction."""
     losses: Points = ()
     dev_losses: Points = ()
     nodes: Sequence[NodeView] = ()

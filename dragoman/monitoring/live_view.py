@@ -43,14 +43,14 @@ _STATE_STYLES = {"running": "green", "finished": "bold green", "failed": "bold r
 _BITS_OF_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the dots of a braille character in Unicode: four rows of two."""
 _LEVELS = "▁▂▃▄▅▆▇█"
-_TROUGH = "grey23"
+_EMPTY_BAR_COLOUR = "grey23"
 """Colour of the empty part of a bar."""
 _SMALLEST_CHART = (24, 4)
-"""Columns and rows."""
+"""Columns and rows of the smallest loss curve that is drawn."""
 _SMALLEST_DETAILS = 12
 """Columns; with fewer, the table of machines has no details."""
 _FULL_LINK_SHARE = 0.9
-"""TCP hardly uses more of a link."""
+"""Share of a link that counts as full: TCP can hardly use more."""
 _LONGEST_TEXT = 2_000
 """Longer texts are cut: no terminal shows more."""
 
@@ -143,7 +143,7 @@ def _progress(view: RunView, width: int) -> Sequence[RenderableType]:
         return [text, *more]
     grid = Table.grid("", "", padding=(0, 2, 0, 0), expand=True)
     grid.columns[1].ratio = 1
-    grid.add_row(text, Bar(1.0, 0.0, share, color="green", bgcolor=_TROUGH))
+    grid.add_row(text, Bar(1.0, 0.0, share, color="green", bgcolor=_EMPTY_BAR_COLOUR))
     return [grid]
 
 
@@ -202,7 +202,7 @@ def prediction(view: RunView, width: int) -> Section | None:
     low, high, interval = expected.low, expected.high, ""
     if low is not None and high is not None:
         interval = f" ({format_step(low)} to {format_step(high)})"
-    items: list[Text | str] = [f"predicted {format_step(predicted)} a step{interval}"]
+    items: list[Text | str] = [f"predicted {format_step(predicted)} per step{interval}"]
     measured = view.train.seconds_per_step if view.train else None
     if measured is not None:
         is_inside = low is not None and high is not None and low <= measured <= high
@@ -287,7 +287,7 @@ def _device_table(rows: Sequence[DeviceRow], width: int) -> Table:
     for row in rows:
         cells: list[RenderableType] = [row.name, row.device, "" if row.share is None else _percent(row.share)]
         if bar_width:
-            bar = Bar(1.0, 0.0, row.share or 0.0, width=bar_width, color=row.colour, bgcolor=_TROUGH)
+            bar = Bar(1.0, 0.0, row.share or 0.0, width=bar_width, color=row.colour, bgcolor=_EMPTY_BAR_COLOUR)
             cells.append(bar if row.share is not None else "")
         if details_width >= _SMALLEST_DETAILS:
             cells += flow(row.details, details_width)[:1]

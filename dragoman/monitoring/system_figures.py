@@ -104,7 +104,7 @@ class SystemFigures:
                 for figure, value in self._figures(sample):
                     if value is not None:
                         values[figure].append(value)
-            follower.let_go()  # an open file would keep its disk from being remounted
+            follower.release_file()  # an open file would keep its disk from being remounted
         return MachineFigures({figure: fmean(found) for figure, found in values.items()})
 
     def _follow_new_files(self, num_last_lines: int | None = None) -> None:
@@ -113,7 +113,7 @@ class SystemFigures:
                 if path not in self._followers:
                     with suppress(OSError, UserError):  # tried again at the next call
                         self._followers[path] = LineFollower(path, num_last_lines)
-                        self._followers[path].let_go()
+                        self._followers[path].release_file()
 
     def _read_samples(self, path: Path, follower: LineFollower) -> Iterator[MachineSample]:
         """Yields the new samples of a file, without damaged lines and copies of another node's samples."""

@@ -73,7 +73,7 @@ class PredictionSample:
 
 
 class Watcher:
-    """Receives the events of a run; this one, for all ranks except rank 0, ignores them."""
+    """Receives the events of a run. This base class ignores them; all ranks except rank 0 use it."""
 
     def say(self, text: str) -> None:
         """Shows a message."""

@@ -25,13 +25,13 @@ from dragoman.report.answers.speed import (
 )
 from dragoman.report.appendix import build_appendix
 from dragoman.report.content import Answer, Comparison, Report
-from dragoman.report.evidence import Evidence, Known, read_evidence
+from dragoman.report.evidence import Evidence, StatedFacts, read_evidence
 from dragoman.report.findings import Findings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import ImportedFailure
-from dragoman.run.summary import as_sentence
+from dragoman.run.summary import with_full_stop
 
 QUESTIONS: tuple[Callable[[Findings], Answer], ...] = (
     answer_duration,
@@ -85,7 +85,7 @@ def write_report(report: Report | Comparison, folder: Path) -> dict[str, Path]:
     return {suffix: target.report(suffix) for suffix in texts}
 
 
-def build_report(run: RunFolder, known: Known | None = None) -> Report:
+def build_report(run: RunFolder, known: StatedFacts | None = None) -> Report:
     """Builds the report of a run from its files alone."""
     return report_findings(Findings(read_evidence(run, known)))
 
@@ -295,7 +295,7 @@ def _find_warnings(findings: Findings) -> list[str]:
 
 def _describe_failure(failure: ImportedFailure) -> str:
     line = f' Log line: "{failure.evidence}"' if failure.evidence else ""
-    return f"{as_sentence(failure.what)} {failure.cause}{line}".strip()
+    return f"{with_full_stop(failure.what)} {failure.cause}{line}".strip()
 
 
 def _score_warnings(findings: Findings) -> list[str]:

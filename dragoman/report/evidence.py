@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dragoman.model.shape import ModelShape, count_parameters, resolve_shape, shape_from_dict
-from dragoman.report.recorded import (
+from dragoman.report.run_tables import (
     CorpusFacts,
     ImportedFile,
     RecordedConfig,
@@ -53,7 +53,7 @@ _MAX_REFUSED_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Known:
+class StatedFacts:
     """Facts that the user states because the files of the run lack them."""
 
     nodes: int | None = None
@@ -96,7 +96,7 @@ class Evidence:
     """Content of the files of a run."""
 
     run: RunFolder
-    known: Known
+    known: StatedFacts
     config: dict[str, Any]
     """All of config.toml, for display; `settings` has the values that the report uses."""
     settings: RecordedConfig
@@ -216,7 +216,7 @@ class Evidence:
         return curve(self.train, "seconds_per_step")[1]
 
 
-def read_evidence(run: RunFolder, known: Known | None = None) -> Evidence:
+def read_evidence(run: RunFolder, known: StatedFacts | None = None) -> Evidence:
     """Reads a run folder; damaged or missing files are left out."""
     refused = RefusedLines()
     records = list(_thin_out(_read_records(run, refused)))
@@ -224,7 +224,7 @@ def read_evidence(run: RunFolder, known: Known | None = None) -> Evidence:
     config, imported = read_config(run), read_imported(run)
     return Evidence(
         run=run,
-        known=known or Known(),
+        known=known or StatedFacts(),
         config=config,
         settings=RecordedConfig.model_validate(config),
         imported=imported,

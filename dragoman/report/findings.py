@@ -18,11 +18,11 @@ from dragoman.diagnosis.network_estimate import (
 )
 from dragoman.diagnosis.overfitting import Overfitting, find_overfitting
 from dragoman.diagnosis.step_model import SHORTEST_STEP
-from dragoman.diagnosis.verdict import Verdict, judge_records
+from dragoman.diagnosis.verdict import Verdict, verdict_of_records
 from dragoman.model.shape import ModelShape, load_preset, preset_names
 from dragoman.report.evidence import Curve, Evidence, Floats, curve
 from dragoman.report.machines import MachineSeries, read_machines
-from dragoman.report.recorded import scheduled_training
+from dragoman.report.run_tables import scheduled_training
 from dragoman.run.config import TrainingSettings
 from dragoman.run.schedule import build_schedule
 
@@ -260,7 +260,7 @@ class Findings:
     @cached_property
     def verdict(self) -> Verdict:
         """Bottleneck of the run: measured where there are measurements, otherwise estimated."""
-        measured = judge_records(self.evidence.records)
+        measured = verdict_of_records(self.evidence.records)
         if measured.is_known or self.network is None or not self.evidence.is_imported:
             return measured
         return self.network.verdict

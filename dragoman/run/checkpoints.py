@@ -30,7 +30,7 @@ def verify_checkpoint(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -
             raise UserError(f"{path} is damaged: it is not the file its {MANIFEST_FILE} describes.")
 
 
-def newest_whole_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> Path | None:
+def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> Path | None:
     """Finds the newest checkpoint a run can continue from; damaged ones are skipped with a warning."""
     for step in reversed(run.checkpoint_steps()):
         try:

@@ -1,6 +1,6 @@
 """The settings of a run: defaults <- TOML file <- `--set section.key=value`, checked once, then frozen.
 
-The text under a field is its documentation; docs/write_configuration.py makes docs/configuration.md of it.
+The text under a field is its documentation; docs/write_configuration.py writes docs/configuration.md from it.
 """
 
 import os
@@ -180,7 +180,7 @@ class CheckpointSettings(SettingsTable):
     keep_last: Count = 3
     """Number of newest checkpoints to keep."""
     keep_best: CountOrZero = 1
-    """Number of best checkpoints to keep besides."""
+    """Number of best checkpoints to keep in addition."""
     best_by: Literal["loss", "bleu"] = "loss"
     """Figure that decides which checkpoint is the best: evaluation loss or BLEU."""
 

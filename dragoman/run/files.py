@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written aside, flushed to disk, renamed into place."""
+"""Writes files that appear completely or not at all: written under another name, flushed to disk, then renamed."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import IO, Any
 
 
 @contextmanager
-def write_aside(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterator[IO[Any]]:
+def write_then_rename(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterator[IO[Any]]:
     """Opens a file beside `path` and renames it onto `path` only if the block succeeds.
 
     Files that could be made again need not be durable: forcing them to disk takes time.
@@ -31,7 +31,7 @@ def write_aside(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterat
 
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:
     """Writes text as UTF-8; the file appears complete or not at all."""
-    with write_aside(path, "w", is_durable) as file:
+    with write_then_rename(path, "w", is_durable) as file:
         file.write(text)
 
 

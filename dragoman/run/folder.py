@@ -152,7 +152,7 @@ def open_run(path: Path) -> RunFolder:
 
 
 @contextmanager
-def hold_run(run: RunFolder) -> Iterator[None]:
+def lock_run(run: RunFolder) -> Iterator[None]:
     """Locks a run for the block; a UserError where another process has locked it."""
     with run.lock.open("w") as file:
         try:
@@ -162,7 +162,7 @@ def hold_run(run: RunFolder) -> Iterator[None]:
         yield
 
 
-def is_held(run: RunFolder) -> bool:
+def is_locked(run: RunFolder) -> bool:
     """Whether a process on this machine trains the run now."""
     try:
         with run.lock.open("rb") as file:

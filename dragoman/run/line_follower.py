@@ -1,4 +1,4 @@
-"""Reading the lines that other processes append to a file."""
+"""Reads the lines that other processes append to a file."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class LineFollower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.let_go()
+        self.release_file()
 
     def read_lines(self) -> Iterator[str]:
         """Yields the lines completed since the last call, without line ends."""
@@ -47,7 +47,7 @@ class LineFollower:
             self._follow(newest, found)
         yield from self._read_to_end()
 
-    def let_go(self) -> None:
+    def release_file(self) -> None:
         """Closes the file until the next read: an open file prevents its disk from being mounted again."""
         if self._file is not None:
             self._file.close()

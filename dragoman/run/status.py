@@ -24,7 +24,7 @@ from pydantic_core import from_json
 
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json, write_text
-from dragoman.run.folder import RunFolder, is_held, open_run
+from dragoman.run.folder import RunFolder, is_locked, open_run
 from dragoman.run.records import Count, Seconds, Text, number_or_none
 
 HEARTBEAT_SECONDS = 2.0
@@ -185,7 +185,7 @@ def _content_and_time(path: Path) -> tuple[bytes, float]:
 
 
 def request_stop(run: RunFolder) -> None:
-    """Asks the launcher, on whatever machine, to stop after this step and save."""
+    """Asks the launcher, on any machine, to stop after this step and save."""
     request = {"time": time.time(), "host": socket.gethostname(), "pid": os.getpid()}
     try:
         write_json(run.stop_request, request, is_durable=False)
@@ -276,7 +276,7 @@ def _file_system_time(folder: Path) -> float:
 
 def _state_without_status(run: RunFolder) -> str:
     """The state of a run without status.json, from its other files and its lock."""
-    if is_held(run):
+    if is_locked(run):
         return "running"
     if not (run.exists and run.metrics.exists()):
         return "unstarted"

@@ -149,7 +149,7 @@ def command_for(arguments: str, run: Path) -> str:
     return f"{own_command()} {arguments} {shlex.quote(str(run))}"
 
 
-def as_sentence(text: str) -> str:
+def with_full_stop(text: str) -> str:
     """Returns text with one full stop at its end."""
     return text.rstrip(". \n") + "."
 
@@ -173,7 +173,7 @@ def describe_end(run: RunFolder, observation: Observation, step: int | None) -> 
             saved = "; everything is saved" if observation.status else ""
             return f"Stopped{where}{because}{saved}. Continue with: {resume}"
         case "failed":
-            return as_sentence(f"{run.path} failed{where}{f': {cause}' if cause else ''}")
+            return with_full_stop(f"{run.path} failed{where}{f': {cause}' if cause else ''}")
         case _:
             return f"{run.path} is lost: {cause}. If that process is gone, continue with: {resume}"
 

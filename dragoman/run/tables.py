@@ -56,7 +56,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Describes the first wrong setting in one sentence that names it."""
+    """Describes the first wrong setting in one message that names it."""
     problem = error.errors()[0]
     key, field = _locate(problem["loc"], model)
     key = ".".join(part for part in (prefix, key) if part)
@@ -127,7 +127,7 @@ def _value(value: Any) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # TOML has the escapes of JSON; only DEL must be escaped besides.
+            # TOML has the same escapes as JSON; only DEL must be escaped in addition.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return "[" + ", ".join(_value(item) for item in value) + "]"

@@ -1,4 +1,4 @@
-"""Rates, sizes and times for people; rates always in bytes and in bits, and never guessed which of the two is meant."""
+"""Formats and parses rates, sizes and times. Rates are shown in bytes and in bits; an unclear unit is refused."""
 
 import math
 import re

@@ -26,7 +26,7 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The state of a run besides weights and moments, as state.json holds it."""
+    """The state of a run except weights and moments, as state.json holds it."""
 
     step: int
     num_updates: int
@@ -81,7 +81,7 @@ def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings
     aside = final.with_name(f".{final.name}.partial")
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        recover_set_aside(run)
+        restore_replaced_checkpoint(run)
         for leftover in run.checkpoints.glob(".step-*"):  # from a run that was killed while it saved
             shutil.rmtree(leftover, ignore_errors=True)
         aside.mkdir()
@@ -110,7 +110,7 @@ def _write_files(folder: Path, snapshot: Snapshot) -> None:
     fsync_folder(folder)
 
 
-def recover_set_aside(run: RunFolder) -> None:
+def restore_replaced_checkpoint(run: RunFolder) -> None:
     """Restores the name of a checkpoint whose replacement was killed between two renames."""
     for old in run.checkpoints.glob(".step-*.old"):
         final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))

@@ -1,4 +1,4 @@
-"""Finds the checkpoint a run continues from, on whichever host it is, and sends it to ranks that cannot read it.
+"""Finds the checkpoint a run continues from, on any of its hosts, and sends it to ranks that cannot read it.
 
 Where hosts share no folder, every host saves checkpoints of its own. All ranks hold the same weights and moments, so
 this costs no network traffic, and a run that loses its first host loses no checkpoint.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.cluster.world import World
-from dragoman.run.checkpoints import newest_whole_checkpoint
+from dragoman.run.checkpoints import newest_complete_checkpoint
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
-from dragoman.training.checkpoint import TrainingState, recover_set_aside
+from dragoman.training.checkpoint import TrainingState, restore_replaced_checkpoint
 from dragoman.training.learner import Learner, empty_moments, optimizer_tensors, restore_optimizer
 
 _NO_CHECKPOINT = -1
@@ -60,8 +60,8 @@ def plan_resume(run: RunFolder, world: World, warn: Callable[[str], None]) -> Re
 
 
 def _newest_step(run: RunFolder, warn: Callable[[str], None]) -> int:
-    recover_set_aside(run)
-    newest = newest_whole_checkpoint(run, warn)
+    restore_replaced_checkpoint(run)
+    newest = newest_complete_checkpoint(run, warn)
     if newest is not None:
         return checkpoint_step(newest)
     return _ALL_DAMAGED if run.checkpoint_steps() else _NO_CHECKPOINT

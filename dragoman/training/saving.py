@@ -67,7 +67,7 @@ class SaveFailed:
 class HostCopy:
     """Host memory for weights and moments, allocated once and filled again for every checkpoint.
 
-    It costs a rank that saves three times the size of the model in host memory, besides what training needs.
+    It costs a rank that saves three times the size of the model in host memory, in addition to what training needs.
     """
 
     def __init__(self) -> None:

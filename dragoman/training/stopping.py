@@ -51,7 +51,7 @@ class TrainingTime:
 
 
 class StopNotice:
-    """Remembers signals that ask for the end; installed early, because until then they kill the process."""
+    """Remembers stop signals; installed early, because before that they would kill the process."""
 
     def __init__(self) -> None:
         self.reason = StopReason.NONE

@@ -180,7 +180,7 @@ class Trainer:
             meters.num_finite_norms += 1
 
     def _measure_fixed_cost(self, batches: dict[int, MicroBatch]) -> None:
-        """Measures once, when caches and memory are warm, what a batch of this rank costs apart from its tokens."""
+        """Measures once, when caches are warm, the time of a batch that does not depend on its number of tokens."""
         is_due = self.step == self._first_step + _FIXED_COST_STEP and self.learner.clock.is_on
         if is_due and batches:
             beat("measuring the fixed cost of a batch")

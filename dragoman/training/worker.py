@@ -30,7 +30,7 @@ from dragoman.cluster.rendezvous import Rendezvous, join_rendezvous
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
-from dragoman.diagnosis.verdict import judge_run
+from dragoman.diagnosis.verdict import verdict_of_run
 from dragoman.model.device import choose_device
 from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import RunConsole, Sinks
@@ -43,7 +43,7 @@ from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.run.processes import end_with_parent
 from dragoman.training.rehearsal import rehearse
 from dragoman.training.resuming import ResumePlan, plan_resume
-from dragoman.training.start import copy_tokenizers
+from dragoman.training.run_setup import copy_tokenizers
 from dragoman.training.stopping import StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 
@@ -178,7 +178,7 @@ def _train(
         reason = trainer.train()
         if console:
             with suppress(UserError):  # unreadable records must not fail a run that was trained
-                watcher.diagnosed(trainer.step, judge_run(run))
+                watcher.diagnosed(trainer.step, verdict_of_run(run))
         return reason
 
 

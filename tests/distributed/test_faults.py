@@ -254,7 +254,7 @@ def test_a_second_signal_ends_even_a_run_that_hangs(dragoman: Run, start: Start,
         training.wait_for_step(20)
         worker.suspend()
         training.send_signal(signal.SIGTERM)
-        wait_until(lambda: "once more to stop at once" in training.errors, "a message")
+        wait_until(lambda: "a second signal stops at once" in training.errors, "a message")
         begin = time.monotonic()
         training.send_signal(signal.SIGTERM)
         training.end()

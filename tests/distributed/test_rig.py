@@ -216,7 +216,7 @@ def test_a_rate_is_read_and_gets_a_bucket_for_10_ms(rate: str, bits: float, burs
 
 @pytest.mark.parametrize("rate", ["", "fast", "100", "100mbps", "0mbit", "-1gbit", "1gbit; true"])
 def test_an_invalid_rate_is_refused_before_anything_is_built(rate: str, tmp_path: Path):
-    with pytest.raises(UsageError, match="is not one like"):
+    with pytest.raises(UsageError, match="is not a rate"):
         Rig(folder=tmp_path / "rig", rate=rate)
     assert list(tmp_path.iterdir()) == []
 

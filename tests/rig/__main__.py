@@ -1,4 +1,4 @@
-"""`python -m rig`, from tests/: builds the rig, says how to use it, takes it down at Ctrl-C."""
+"""`python -m rig`, from tests/: builds the rig, prints how to use it, and removes it at Ctrl-C."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ example: two hosts with a link of 100 Mbit/s each, until Ctrl-C
 
 
 def main() -> int:
-    """Runs the command; gives its exit code."""
+    """Runs the command; returns its exit code."""
     arguments = parse_arguments()
     if problem := rig_problem():
         print(problem, file=sys.stderr)
@@ -37,25 +37,25 @@ def parse_arguments() -> argparse.Namespace:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--hosts", type=int, default=2, help="how many (default: 2)")
-    parser.add_argument("--rate", help="of each host's link, like 10mbit, 100mbit or 1gbit (default: unlimited)")
+    parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default: 2)")
+    parser.add_argument("--rate", help="rate of each host's link, e.g. 10mbit, 100mbit or 1gbit (default: unlimited)")
     parser.add_argument("--decoy", action="store_true", help="add an interface to each host that reaches no other host")
     return parser.parse_args()
 
 
 def hold_rig(rig: Rig) -> None:
-    """Keeps the rig until Ctrl-C or the end of the input; SIGTERM leaves through SystemExit."""
+    """Keeps the rig until Ctrl-C or the end of the input; SIGTERM raises SystemExit."""
     try:
         with rig:
             print(usage(rig), flush=True)
             for _ in sys.stdin:
                 pass
     except KeyboardInterrupt:
-        print("\nThe rig is taken down.", file=sys.stderr)
+        print("\nThe rig is being removed.", file=sys.stderr)
 
 
 def usage(rig: Rig) -> str:
-    """How to use this rig, with its own names and paths."""
+    """Returns how to use this rig, with its names and paths."""
     lines = [f"{host.name}  {host.address}" for host in rig.hosts]
     host_list = ",".join(f"{host.name}:2" for host in rig.hosts)
     return "\n".join(
@@ -67,7 +67,7 @@ def usage(rig: Rig) -> str:
             "Look into a host:",
             f"  ssh -F {rig.ssh_config} {rig.hosts[0].name}",
             f"Each host sees a folder of its own at {rig.private}; all other files are shared.",
-            "Ctrl-C takes the rig down.",
+            "Ctrl-C removes the rig.",
         ]
     )
 

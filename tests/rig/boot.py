@@ -1,4 +1,4 @@
-"""Starting a host inside its network namespace: its own name, its own view of a few files, its sshd."""
+"""Starts a host inside its network namespace: with its own name, its own view of a few files, and its sshd."""
 
 import subprocess
 from pathlib import Path
@@ -10,16 +10,16 @@ from rig.traces import NAMESPACES
 
 
 def start_keeper(namespace: str) -> "subprocess.Popen[bytes]":
-    """Starts the process that keeps a host's name and mounts; it ends when its input does, so with its owner."""
+    """Starts the process that keeps a host's name and mounts; it ends when its input closes, so with its owner."""
     argv = [tool("nsenter"), f"--net={NAMESPACES / namespace}"]
     # Slave: what is mounted here later is seen there too, never the other way round.
     argv += [tool("unshare"), "--uts", "--mount", "--propagation", "slave", tool("cat")]
-    # A session of its own: Ctrl-C is for the owner, who takes the host down in order.
+    # In its own session: Ctrl-C must reach only the owner, which then removes the host.
     keeper = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True)
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     keeper.stdin.write(b"\n")
-    if keeper.stdout.readline() != b"\n":  # `cat` answers, so the namespaces are there
+    if keeper.stdout.readline() != b"\n":  # `cat` answers, so the namespaces exist
         raise UserError(f"The namespaces of the rig's host {namespace} could not be made.")
     return keeper
 
@@ -31,7 +31,7 @@ def give_identity(keeper: "subprocess.Popen[bytes]", name: str, hosts_file: Path
 
 
 def give_private_folder(keeper: "subprocess.Popen[bytes]", content: Path, private: Path) -> None:
-    """Lets a host see a folder of its own at the path that is `private` everywhere."""
+    """Mounts the host's own folder at the path `private`, which is the same on all hosts."""
     content.mkdir()
     run_inside(keeper, "mount", "--bind", content, private)
 

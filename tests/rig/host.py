@@ -16,7 +16,7 @@ Argument = str | Path
 
 
 def inside(keeper_pid: int, argv: Sequence[Argument], folder: Path) -> list[Argument]:
-    """The command line that runs a command in the namespaces of a host, given by its keeper.
+    """Returns the command line that runs a command in the namespaces of a host, given by its keeper process.
 
     Entering a mount namespace leads to its root folder, hence `env --chdir`. Both programs become the command: its
     process number and its signals are the caller's.
@@ -26,7 +26,7 @@ def inside(keeper_pid: int, argv: Sequence[Argument], folder: Path) -> list[Argu
 
 
 def start_inside(namespace: str, argv: Sequence[Argument], **options: Any) -> "subprocess.Popen[Any]":
-    """Starts a command line that enters a network namespace, and returns when it is there.
+    """Starts a command line that enters a network namespace, and returns when it has entered.
 
     One still on its way would not be found among the processes of its host, and could outlive it.
     """
@@ -64,7 +64,7 @@ class Host:
         return inside(self.keeper.pid, argv, Path(options.pop("cwd", None) or Path.cwd()))
 
     def processes(self) -> list[int]:
-        """What lives on the host, apart from the two processes that make it a host: none when nobody uses it."""
+        """Processes on the host, except the two that make it a host; empty if it is not in use."""
         return [pid for pid in pids_in(NAMESPACES / self.link) if pid not in (self.keeper.pid, self.server.pid)]
 
     def set_rate(self, rate: str | None) -> None:
@@ -73,19 +73,19 @@ class Host:
         limit_device(self.interface, rate, namespace=self.link)
 
     def link_down(self) -> None:
-        """Pulls the cable: packets vanish, connections stay open."""
+        """Cuts the link: packets are lost, connections stay open."""
         run_tool("ip", "link", "set", self.link, "down")
 
     def link_up(self) -> None:
-        """Puts the cable back."""
+        """Restores the link."""
         run_tool("ip", "link", "set", self.link, "up")
 
     def bytes_received(self) -> int:
-        """What came in at the host's interface since the rig was built."""
+        """Bytes that the host's interface has received since the rig was built."""
         return self._counters()[0]
 
     def bytes_sent(self) -> int:
-        """What went out at the host's interface since the rig was built."""
+        """Bytes that the host's interface has sent since the rig was built."""
         return self._counters()[8]
 
     def _counters(self) -> list[int]:

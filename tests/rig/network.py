@@ -9,7 +9,7 @@ from dragoman.run.errors import UserError
 from rig.tools import run_tool
 from rig.traces import free_rig_name, remove_leftovers, rigs_locked
 
-# Private ranges seldom used by others; the last is set aside by RFC 2544 for benchmarks.
+# Private ranges that are rarely used; the last one is reserved by RFC 2544 for benchmarks.
 RANGES = tuple(map(ipaddress.IPv4Network, ("10.199.0.0/16", "172.29.0.0/16", "192.168.0.0/16", "198.18.0.0/15")))
 HOST_INTERFACE = "eth0"
 # As docker0 on real machines: every host has the same address there, and no peer can be reached through it.
@@ -39,7 +39,7 @@ class Network:
 
 
 def create_network() -> Network:
-    """Makes the bridge with an address of this machine in a subnet nobody uses."""
+    """Makes the bridge with an address of this machine in a subnet that is not in use."""
     with rigs_locked():
         remove_leftovers()
         network = Network(free_rig_name(), free_subnet(subnets_in_use()))
@@ -50,7 +50,7 @@ def create_network() -> Network:
 
 
 def subnets_in_use() -> Iterator[ipaddress.IPv4Network]:
-    """What this machine has addresses in or routes to, the default route apart."""
+    """Subnets that this machine has addresses in or routes to, without the default route."""
     for route in json.loads(run_tool("ip", "-4", "-json", "route", "show", "table", "all")):
         if route["dst"] != "default":
             yield ipaddress.IPv4Network(route["dst"], strict=False)
@@ -69,7 +69,7 @@ def free_subnet(used: Iterable[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
 
 
 def create_namespace(name: str) -> None:
-    """Makes a network namespace with nothing but its loopback."""
+    """Makes a network namespace that has only its loopback."""
     run_tool("ip", "netns", "add", name)
     run_tool("ip", "-n", name, "link", "set", "lo", "up")
 
@@ -83,7 +83,7 @@ def connect_host(network: Network, address: str, link: str) -> None:
 
 
 def add_decoy(namespace: str) -> None:
-    """Adds an interface that is up and reaches nobody; made before the good one, it comes first by name and by number.
+    """Adds an interface that is up but reaches no other host; it is made first, so it comes first by name and number.
 
     A link to itself needs no kernel module beyond those of the rig, and unlike an empty bridge it has a carrier.
     """

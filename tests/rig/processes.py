@@ -1,4 +1,4 @@
-"""Processes by the network namespace they live in."""
+"""Finds and kills processes by their network namespace."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ PATIENCE_SECONDS = 10.0
 
 
 def pids_in(namespace: Path) -> list[int]:
-    """The processes that live in a network namespace, given by its file; zombies live nowhere."""
+    """Returns the processes in a network namespace, given by its file; zombies are in none."""
     wanted = namespace.stat()
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 - names, not paths
     return sorted(pid for pid in pids if lives_in(pid, wanted))
 
 
 def lives_in(pid: int, wanted: os.stat_result) -> bool:
-    """Whether a process lives in the namespace whose file has this stat; not if it just ended."""
+    """Whether a process is in the namespace whose file has this stat; False if it has just ended."""
     try:
         own = os.stat(f"/proc/{pid}/ns/net")  # noqa: PTH116 - a thousand of them
     except OSError:
@@ -27,7 +27,7 @@ def lives_in(pid: int, wanted: os.stat_result) -> bool:
 
 
 def end_processes_in(namespace: Path) -> None:
-    """Kills what lives in a network namespace and returns when nothing does."""
+    """Kills all processes in a network namespace and returns when none is left."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while pids := pids_in(namespace):
         if time.monotonic() > deadline:
@@ -38,7 +38,7 @@ def end_processes_in(namespace: Path) -> None:
 
 
 def kill_if_in(namespace: Path, pid: int) -> None:
-    """Kills one process; the handle makes sure that a recycled number does not hit a stranger."""
+    """Kills one process; the handle prevents that another process with a reused number is killed."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

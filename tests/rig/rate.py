@@ -1,4 +1,4 @@
-"""The rate of a link: token buckets at both its ends, so that each direction has the whole rate."""
+"""Limits the rate of a link with token buckets at both ends, so that each direction has the full rate."""
 
 import re
 
@@ -16,10 +16,10 @@ QUEUE_LATENCY = "1s"
 
 
 def bits_per_second(rate: str) -> float:
-    """Reads a rate as `tc` writes it."""
+    """Parses a rate in the notation of `tc`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if match is None or float(match[1]) == 0:
-        raise UsageError(f"The rate {rate!r} is not one like 500kbit, 100mbit or 1gbit.")
+        raise UsageError(f"{rate!r} is not a rate: write for example 500kbit, 100mbit or 1gbit.")
     return float(match[1]) * BITS[match[2]]
 
 

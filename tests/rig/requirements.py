@@ -1,4 +1,4 @@
-"""Whether this machine can hold a rig, and if not, why."""
+"""Checks whether this machine can run a rig, and if not, why."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ TRIALS = {
 
 
 def rig_problem() -> str | None:
-    """One sentence why the rig cannot run here, or None if it can."""
+    """Returns why the rig cannot run here, or None if it can."""
     if os.geteuid() != 0:
         return "The rig makes network namespaces and needs root: start it as root or with sudo."
     missing = [name for name in TOOLS if find_tool(name) is None]
@@ -34,7 +34,7 @@ def rig_problem() -> str | None:
 
 
 def failure_of(command: list[str]) -> str | None:
-    """What a command complains about when it fails in fresh namespaces, in one line."""
+    """Returns the error of a command that fails in new namespaces, in one line."""
     argv = [tool("unshare"), "--net", "--uts", "--mount", tool(command[0]), *command[1:]]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode == 0:

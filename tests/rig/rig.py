@@ -1,4 +1,4 @@
-"""The rig: built on entering a `with` block, gone without a trace on leaving it, however it is left."""
+"""The rig: built when a `with` block is entered, and removed completely when it is left for any reason."""
 
 import re
 from contextlib import ExitStack
@@ -69,7 +69,7 @@ class Rig:
             check_reach(self.hosts[0], peer)
 
     def _write_shared_files(self, addresses: dict[str, str]) -> None:
-        """Writes what all hosts use: who is who, and the keys by which they trust each other."""
+        """Writes the files that all hosts share: names with addresses, and ssh keys."""
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
         (self.folder / "etc_hosts").write_text("\n".join(lines) + "\n")
         (self.folder / "authorized_keys").write_text(create_key(self.folder / "identity", "rig"))
@@ -109,7 +109,7 @@ class Rig:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuses a folder whose name ssh would read as something else, or with a rig's files in it."""
+    """Refuses a folder whose name ssh would misread, or that another rig has used."""
     if re.search(r"[\s\"'%$\\~]", str(folder.resolve())):
         raise UsageError(
             f"The rig's folder {folder} has a space, quote or one of %$\\~ in its path; ssh needs another."

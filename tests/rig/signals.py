@@ -1,4 +1,4 @@
-"""Signals that end a process, turned so that a rig is always taken down first."""
+"""Handles signals that end the process, so that a rig is always removed first."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def is_main_thread() -> bool:
-    """Only the main thread may change what signals do, and only it is interrupted by them."""
+    """Whether this is the main thread: only it may change signal handlers, and only it is interrupted."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -28,7 +28,7 @@ def endings_raised() -> Iterator[None]:
 
 
 def raise_exit(number: int, _: FrameType | None) -> None:
-    """Leaves the program with the exit code a shell gives for this signal."""
+    """Exits with the code that a shell uses for this signal."""
     raise SystemExit(128 + number)
 
 

@@ -26,7 +26,7 @@ from rig.tools import SYSTEM_FOLDERS, find_tool
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "sinfo", "squeue")
 LOOPBACK = "127.0.0.1"
 LOGIN_HOST = "login"
-"""Where the controller runs and the person who uses the cluster sits."""
+"""Host of the controller, from which the cluster is used."""
 
 START_SECONDS = 30
 STOP_SECONDS = 10
@@ -39,7 +39,7 @@ FINAL_STATES = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NO
 
 
 def slurm_problem() -> str | None:
-    """Why Slurm cannot run here, in one sentence; None if it can."""
+    """Returns why Slurm cannot run here; None if it can."""
     if os.geteuid() != 0:
         return "Slurm's daemons start tasks for other users and so need root."
     missing = [name for name in PROGRAMS if find_tool(name) is None]
@@ -74,7 +74,7 @@ class Slurm:
         self._stop()
 
     def run(self, argv: Sequence[object], code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Runs a command as a user of this cluster and insists on its exit code."""
+        """Runs a command as a user of this cluster and checks its exit code."""
         settings: dict[str, Any] = {"timeout": CLIENT_SECONDS, "env": self.environment} | options
         command = self._on_host(LOGIN_HOST, argv)
         done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
@@ -82,13 +82,13 @@ class Slurm:
         return done
 
     def submit(self, script: Path, *options: str) -> int:
-        """Hands a script to sbatch; the job's number."""
-        # A requeued job goes on in the same file.
+        """Submits a script with sbatch; returns the number of the job."""
+        # A requeued job continues in the same file.
         output = ["--open-mode=append", f"--output={self.folder / 'job-%j.txt'}"]
         return int(self.run(["sbatch", "--parsable", *output, *options, script]).stdout)
 
     def output(self, job: int) -> Path:
-        """What a submitted job prints, all its starts one after the other."""
+        """Returns what a submitted job has printed, over all its starts."""
         return self.folder / f"job-{job}.txt"
 
     def state(self, job: int) -> str:
@@ -104,7 +104,7 @@ class Slurm:
             time.sleep(0.1)
 
     def _account_of(self, job: int) -> str:
-        """What Slurm knows of a job, what the job printed, and what the daemons did."""
+        """Returns what Slurm reports about a job, the job's output, and the logs of the daemons."""
         known = self.run(["scontrol", "show", "job", job]).stdout
         printed = re.search(r"^\s*StdOut=(.+)$", known, re.MULTILINE)
         return "\n".join([known, _tail(Path(printed[1])) if printed else "", self._logs()])
@@ -171,7 +171,7 @@ class Slurm:
         return done.stdout.split() == ["idle"] * len(self.nodes)
 
     def _wait_until(self, what: str, is_so: Callable[[], bool], end: float) -> None:
-        """Waits for a step of the start; a daemon that ended will not take it any more."""
+        """Waits for a step of the start; raises if a daemon has ended."""
         while not is_so():
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
             if ended:
@@ -185,7 +185,7 @@ class Slurm:
         return "\n".join(_tail(output) for output in sorted(self.folder.glob("*.out")))
 
     def _stop(self) -> None:
-        """Ends the daemons, the controller first lest it sees its nodes fail, then whatever jobs have left."""
+        """Ends the daemons, the controller before it sees its nodes fail, then processes that jobs left behind."""
         for name in sorted(self._daemons, key="slurmctld".__ne__):
             self._daemons[name].terminate()
         for daemon in self._daemons.values():

@@ -1,4 +1,4 @@
-"""ssh of the rig: keys made for it alone, an sshd for each host, a client configuration that trusts exactly these."""
+"""Sets up ssh for the rig: its own keys, an sshd on each host, and a client configuration that trusts only these."""
 
 import socket
 import subprocess
@@ -12,7 +12,7 @@ from rig.tools import run_tool, tool
 PORT = 22
 PATIENCE_SECONDS = 15
 LOG_NAME = "sshd.log"
-SEPARATION_FOLDER = Path("/run/sshd")  # sshd insists on it; the system makes it only where it starts sshd itself
+SEPARATION_FOLDER = Path("/run/sshd")  # sshd needs it; the system creates it only if it starts sshd itself
 
 SERVER_CONFIG = """\
 ListenAddress {address}:{port}
@@ -28,7 +28,7 @@ StrictModes no
 UseDNS no
 PrintMotd no
 PrintLastLog no
-# Many workers may knock at once; by default sshd drops some of them at random.
+# Many workers may connect at once; by default sshd drops some of them at random.
 MaxStartups 100
 MaxSessions 100
 Subsystem sftp internal-sftp
@@ -52,7 +52,7 @@ Host *
 
 
 def create_key(path: Path, comment: str) -> str:
-    """Makes a key pair without a passphrase and gives its public half."""
+    """Makes a key pair without a passphrase and returns the public key."""
     run_tool("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
     return path.with_name(f"{path.name}.pub").read_text(encoding="ascii")
 
@@ -85,7 +85,7 @@ def start_server(
 
 
 def wait_for_server(server: "subprocess.Popen[bytes]", folder: Path, address: str) -> None:
-    """Returns when a host's sshd answers here; what it complained about explains why it does not."""
+    """Waits until a host's sshd answers; if it does not, the error contains its last message."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not answers(address):
         if server.poll() is not None or time.monotonic() > deadline:
@@ -95,7 +95,7 @@ def wait_for_server(server: "subprocess.Popen[bytes]", folder: Path, address: st
 
 
 def check_reach(host: Host, peer: Host) -> None:
-    """Makes sure that a host reaches another: that both are reached from here does not say so."""
+    """Checks that one host reaches another: both may be reachable from here and not from each other."""
     scan = [tool("ssh-keyscan"), "-T", str(PATIENCE_SECONDS), "-t", "ed25519", peer.address]
     if not host.run(scan, capture_output=True, check=False).stdout:
         raise UserError(
@@ -105,7 +105,7 @@ def check_reach(host: Host, peer: Host) -> None:
 
 
 def answers(address: str) -> bool:
-    """Whether an ssh server greets at the address."""
+    """Whether an ssh server answers at the address."""
     try:
         with socket.create_connection((address, PORT), timeout=1) as connection:
             return connection.recv(4) == b"SSH-"

@@ -1,4 +1,4 @@
-"""All of a rig in the system bears its name, dm<owner's pid><letter>, so that it can be found and removed by name."""
+"""Finds and removes what a rig leaves in the system: all of it is named dm<pid of the owner><letter>."""
 
 import fcntl
 import os
@@ -20,21 +20,21 @@ TRACE = re.compile(r"(?P<rig>dm(?P<owner>\d+)[a-z])(?:h\d+)?")
 
 @contextmanager
 def rigs_locked() -> Iterator[None]:
-    """Keeps other rigs from choosing names and subnets meanwhile."""
+    """Keeps other rigs from choosing names and subnets during the block."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def traces() -> list[re.Match[str]]:
-    """The network devices and namespaces of all rigs on this machine."""
+    """Returns the network devices and namespaces of all rigs on this machine."""
     devices = [name for _, name in socket.if_nameindex()]
     namespaces = [path.name for path in NAMESPACES.glob("dm*")]
     return [match for name in (*devices, *namespaces) if (match := TRACE.fullmatch(name))]
 
 
 def free_rig_name() -> str:
-    """A name for another rig of this process."""
+    """Returns a name for another rig of this process."""
     taken = {trace["rig"] for trace in traces()}
     names = (f"dm{os.getpid()}{letter}" for letter in ascii_lowercase)
     name = next((name for name in names if name not in taken), None)
@@ -48,7 +48,7 @@ def remove_rig(rig_name: str) -> None:
     namespaces = [path for path in NAMESPACES.glob(f"{rig_name}*") if TRACE.fullmatch(path.name)]
     for namespace in namespaces:
         end_processes_in(namespace)
-    # Links first: a link goes at once and takes its end in the namespace along; a namespace goes when the kernel likes.
+    # Links first: they are removed at once, with both ends; the kernel removes a namespace some time later.
     for _, device in socket.if_nameindex():
         if (trace := TRACE.fullmatch(device)) and trace["rig"] == rig_name:
             run_tool("ip", "link", "delete", device)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from rig.host import Host
 
 CHUNK_BYTES = 1 << 20
-# Left out of the measure: a link that rested starts with a full bucket, and TCP starts slowly.
+# Not measured: an idle link starts with a full bucket, and TCP starts slowly.
 WARM_UP_SECONDS = 0.3
 LONGEST_SILENCE_SECONDS = 30.0
 
 
 def measure_mbit_per_second(sender: "Host", receiver: "Host", seconds: float = 1.0) -> float:
-    """The rate at which one TCP connection carries data from host to host, without headers."""
+    """Returns the rate of one TCP connection from host to host, without headers."""
     argv = [sys.executable, __file__]
     pipes = {"stdout": subprocess.PIPE, "text": True}
     with receiver.popen([*argv, "receive", receiver.address], **pipes) as receiving:
@@ -33,7 +33,7 @@ def measure_mbit_per_second(sender: "Host", receiver: "Host", seconds: float = 1
 
 
 def receive(address: str) -> None:
-    """Takes one connection and prints how much came in how long, once warm."""
+    """Accepts one connection and prints the bytes and seconds received after the warm-up."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(LONGEST_SILENCE_SECONDS)
         print(server.getsockname()[1], flush=True)
@@ -46,7 +46,7 @@ def receive(address: str) -> None:
 
 
 def receive_for(connection: socket.socket, max_seconds: float = float("inf")) -> tuple[int, float]:
-    """Receives for a time or until the end; gives the bytes, and the seconds until the last of them."""
+    """Receives for some time or until the end; returns the bytes, and the seconds until the last of them."""
     buffer = bytearray(CHUNK_BYTES)
     begin = last = time.monotonic()
     num_bytes = 0
@@ -57,7 +57,7 @@ def receive_for(connection: socket.socket, max_seconds: float = float("inf")) ->
 
 
 def send(address: str, port: int, seconds: float) -> None:
-    """Sends as fast as the link takes it."""
+    """Sends as fast as the link allows."""
     chunk = bytes(CHUNK_BYTES)
     with socket.create_connection((address, port), timeout=LONGEST_SILENCE_SECONDS) as connection:
         deadline = time.monotonic() + seconds

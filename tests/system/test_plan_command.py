@@ -24,8 +24,8 @@ def test_a_plan_imports_neither_torch_nor_matplotlib():
 
 def test_a_plan_as_text(dragoman: Run):
     text = dragoman("plan", "--link", "100mbit", "--steps", 50_000, "--price-per-hour", 12).stdout
-    assert "30.9 s a step" in text
-    assert "365.3 MB a step, over 12.5 MB/s (100 Mbit/s)" in text
+    assert "30.9 s per step" in text
+    assert "365.3 MB per step, over 12.5 MB/s (100 Mbit/s)" in text
     assert "network-bound" in text
     assert "One node alone" in text
     assert "█" in text

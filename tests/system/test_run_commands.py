@@ -18,7 +18,7 @@ import pytest
 from program import Run, dragoman_command, require_end
 
 from dragoman.cli import main
-from dragoman.run.folder import RunFolder, hold_run
+from dragoman.run.folder import RunFolder, lock_run
 from dragoman.run.status import RunStatus, StatusFile, is_stop_requested, request_stop
 
 STATUS = replace(RunStatus.starting(num_steps=100, num_workers=2), state="running", host="alpha", pid=4242, step=50)
@@ -88,10 +88,11 @@ def running(run: RunFolder, **changes: object) -> StatusFile:
 @contextmanager
 def obedient_launcher(run: RunFolder, **end: object) -> Iterator[None]:
     """Keeps the run alive until it is asked to stop; then it ends with this status."""
-    is_over = threading.Event()
+    has_started, is_over = threading.Event(), threading.Event()
 
     def launch() -> None:
         with running(run) as status:
+            has_started.set()
             while not is_over.wait(0.05):
                 if is_stop_requested(run):
                     status.update(step=51)
@@ -100,6 +101,7 @@ def obedient_launcher(run: RunFolder, **end: object) -> Iterator[None]:
 
     thread = threading.Thread(target=launch)
     thread.start()
+    has_started.wait()  # or the command would see a run without a launcher
     try:
         yield
     finally:
@@ -406,7 +408,7 @@ def test_a_lost_run_gets_no_request(dragoman: Run, run: RunFolder):
 
 
 def test_a_run_without_status_cannot_be_stopped_from_here(dragoman: Run, run: RunFolder):
-    with hold_run(run):
+    with lock_run(run):
         assert dragoman("status", run.path).stdout.startswith("State:      running\n")
         assert "cannot be stopped from here" in dragoman("stop", run.path, code=1).stderr
     assert not run.stop_request.exists()

@@ -199,7 +199,7 @@ def open_seekable(path: Path, max_expansion: int) -> Iterator[IO[bytes]]:
         except OSError as problem:
             raise UserError(
                 f"{path} cannot be unpacked into {tempfile.gettempdir()}: {problem.strerror}; "
-                "unpack it yourself, or set TMPDIR to a folder with room."
+                "unpack it yourself, or set TMPDIR to a folder with enough space."
             ) from None
         yield copy
 

@@ -24,7 +24,7 @@ class Lines:
 
 
 class LineReader:
-    """Reads one file as chunks of lines, and collects harmless oddities for notices."""
+    """Reads one file as chunks of lines, and remembers harmless irregularities (CRLF, BOM) to report."""
 
     def __init__(
         self,

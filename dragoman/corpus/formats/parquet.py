@@ -15,7 +15,7 @@ from dragoman.corpus.formats.blocks import (
     too_long,
 )
 from dragoman.corpus.formats.compression import NoteBytes, check_expansion, expansion_as_user_error, open_seekable
-from dragoman.corpus.formats.records import (
+from dragoman.corpus.formats.tsv_and_jsonl import (
     SIDE_KEYS,
     TRANSLATION_KEY,
     Languages,

@@ -10,8 +10,8 @@ from dragoman.corpus.formats.blocks import BadLines, Block, Unreadable, cut_bloc
 from dragoman.corpus.formats.compression import COMPRESSION_ENDINGS
 from dragoman.corpus.formats.lines import PlainReader
 from dragoman.corpus.formats.parquet import ParquetReader
-from dragoman.corpus.formats.records import JsonlReader, Languages, TsvReader
 from dragoman.corpus.formats.tmx import TmxReader
+from dragoman.corpus.formats.tsv_and_jsonl import JsonlReader, Languages, TsvReader
 from dragoman.corpus.settings import Format, SubwordSetting, TextSettings
 from dragoman.run.errors import UsageError, UserError
 

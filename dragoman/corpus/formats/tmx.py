@@ -1,6 +1,6 @@
 """Reads TMX, the exchange format of translation memories: units in XML, read as a stream, not as a tree.
 
-Malformed XML ends the reading, because what follows cannot be trusted; a unit without one of the languages is bad.
+Malformed XML ends the reading, because what follows cannot be trusted; a unit that lacks a language is a bad line.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, AddBadLine, Block, Unreadable, check_sentence
 from dragoman.corpus.formats.compression import NoteBytes, read_content
-from dragoman.corpus.formats.records import (
+from dragoman.corpus.formats.tsv_and_jsonl import (
     Languages,
     ask_for_languages,
     assumed_languages,

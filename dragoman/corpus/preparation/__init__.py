@@ -1,1 +1,1 @@
-"""Raw parallel text to a prepared corpus, as pieces of work that depend on files only: see `corpus/prepare.py`."""
+"""Turns raw parallel text into a prepared corpus, in stages of tasks that read and write files; see `prepare.py`."""

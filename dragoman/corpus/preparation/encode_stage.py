@@ -16,7 +16,7 @@ from dragoman.corpus.preparation.work_folder import ShardsFolder, TaskRecord, lo
 from dragoman.corpus.prepared_corpus import SplitName
 from dragoman.corpus.shards import IdDtype, Shard, Side, StoredFile, WrittenSide, write_shard
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer, WordEncoder
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 
 LINES_PER_CALL = 4096
 COUNT_DTYPE = np.dtype("<i8")
@@ -103,7 +103,7 @@ def _read_text(task: EncodeTask) -> tuple[list[str], list[str], Dropped]:
             else:
                 dropped.count(*pair, index, lambda _: "training text")
     kept = np.flatnonzero(is_kept).tolist()
-    with write_aside(task.folder.encoded(task.split, task.index, "labels"), is_durable=False) as file:
+    with write_then_rename(task.folder.encoded(task.split, task.index, "labels"), is_durable=False) as file:
         file.write(labels[kept].tobytes())
     tags = [task.tags[label] for label in labels[kept].tolist()]
     tagged = [with_tag(sources[i], tag) for i, tag in zip(kept, tags, strict=True)]
@@ -123,7 +123,7 @@ def _measure(
 ) -> EncodedSide:
     counts: NDArray[np.int64] = np.zeros(tokenizer.num_subwords, COUNT_DTYPE)
     counts[: len(written.id_counts)] = written.id_counts
-    with write_aside(task.folder.encoded(task.split, task.index, f"{side}.counts"), is_durable=False) as file:
+    with write_then_rename(task.folder.encoded(task.split, task.index, f"{side}.counts"), is_durable=False) as file:
         file.write(counts.tobytes())
     text = "\n".join(lines)
     return EncodedSide(

@@ -20,7 +20,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 SMALL_BYTES = 2 * 2**20
-"""Less text than this is prepared before a pool of processes would have started."""
+"""Preparing less text than this in one process takes less time than starting a pool."""
 _RAY_ANSWER_SECONDS = 10
 
 
@@ -96,7 +96,7 @@ class ProcessPool:
             ) from None
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> "Future[Result]":
-        """Submits with SIGINT blocked, because a process started here must not get it before it ignores it."""
+        """Submits with SIGINT blocked, so that a new process cannot receive Ctrl-C before it ignores it."""
         mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return self._pool.submit(function, task)

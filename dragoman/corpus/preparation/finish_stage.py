@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dragoman import __version__
-from dragoman.corpus.cleaning.account import Account
+from dragoman.corpus.cleaning.cleaning_account import CleaningAccount
 from dragoman.corpus.preparation.encode_stage import COUNT_DTYPE, EncodedShard, EncodedSide
 from dragoman.corpus.preparation.inputs import Input
 from dragoman.corpus.preparation.shuffle_stage import LABEL_DTYPE
@@ -29,7 +29,7 @@ from dragoman.corpus.prepared_corpus import (
 from dragoman.corpus.settings import CorpusSettings
 from dragoman.corpus.shards import Shards, Side, StoredFile
 from dragoman.corpus.statistics import statistics_page
-from dragoman.run.files import write_aside, write_json, write_text
+from dragoman.run.files import write_json, write_text, write_then_rename
 
 _CLEANING_PAGE = "cleaning.md"
 _STATISTICS_PAGE = "statistics.md"
@@ -89,7 +89,7 @@ def write_members(work: WorkFolder, num_shards: int, inputs: Sequence[Input]) ->
     for name, weight in weights.items():
         path = members_path(work.corpus, name)
         first = 0
-        with write_aside(path) as file:
+        with write_then_rename(path) as file:
             for index in range(num_shards):
                 labels = np.fromfile(work.shards.encoded("train", index, "labels"), LABEL_DTYPE)
                 members = np.flatnonzero(names[labels] == name) + first
@@ -102,7 +102,9 @@ def write_members(work: WorkFolder, num_shards: int, inputs: Sequence[Input]) ->
     return tuple(records)
 
 
-def write_manifest(folder: Path, account: Account, shard_files: dict[str, StoredFile], **contents: Any) -> Manifest:
+def write_manifest(
+    folder: Path, account: CleaningAccount, shard_files: dict[str, StoredFile], **contents: Any
+) -> Manifest:
     """Writes the pages for people and, last, the manifest with these contents."""
     write_text(folder / _CLEANING_PAGE, account.markdown())
     manifest = Manifest(

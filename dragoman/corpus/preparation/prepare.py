@@ -1,4 +1,4 @@
-"""`dragoman prepare`: makes a prepared corpus from raw parallel text of any size, whole or not at all.
+"""`dragoman prepare`: makes a prepared corpus from raw parallel text of any size, completely or not at all.
 
 Read `_Preparation.run` from top to bottom for the stages: clean in blocks, shuffle into shards, hold out dev and test,
 train the tokenizers, encode, finish. Blocks and shards are independent tasks (`engine.py`) that write files, so no
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dragoman.corpus.cleaning.account import Account
 from dragoman.corpus.cleaning.clean import Dropped
+from dragoman.corpus.cleaning.cleaning_account import CleaningAccount
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.corpus.formats.blocks import BadLine, BadLines
 from dragoman.corpus.formats.reading import ParallelText
@@ -184,7 +184,7 @@ class _Preparation:
         vocabulary = self._make_vocabulary(text, held_out_sentences, small)
         encoded = self._encode(text, vocabulary)
 
-        account = Account(self.rules)
+        account = CleaningAccount(self.rules)
         account.add(text.num_read, text.dropped)
         num_held_out = sum(len(split.sources) for split in held_out.values())
         account.add(0, {"held_out": _pairs_beside_held_out(encoded["train"], num_held_out)})
@@ -223,7 +223,7 @@ class _Preparation:
         texts = self._open_texts(training)
         cleaned = clean_inputs(self.context, folder, training, texts, self.rules, seed)
         if not cleaned.num_pairs:
-            account = Account(self.rules)
+            account = CleaningAccount(self.rules)
             account.add(cleaned.num_read, cleaned.dropped)
             raise UserError(account.why_nothing_is_left())
         shards = shuffle_text(self.context, folder, cleaned, self.rules, seed)
@@ -306,7 +306,7 @@ class _Preparation:
         encoded: dict[SplitName, list[EncodedShard]],
         small: dict[SplitWithText, SmallSplit],
         vocabulary: Vocabulary,
-        account: Account,
+        account: CleaningAccount,
     ) -> Manifest:
         splits: dict[SplitName, SplitRecord] = {}
         for name, shards in encoded.items():

@@ -18,7 +18,7 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.normalisation import find_repeats
 from dragoman.corpus.preparation.clean_stage import NUM_BUCKETS, CleanedText, read_slice
 from dragoman.corpus.preparation.work_folder import StageContext, TaskRecord, TextFolder
-from dragoman.run.files import read_json, write_aside
+from dragoman.run.files import read_json, write_then_rename
 
 _ASCII = bytes(range(128))
 
@@ -149,7 +149,7 @@ def _write_lines(path: Path, lines: list[str]) -> int:
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    with write_aside(path, is_durable=False) as file:
+    with write_then_rename(path, is_durable=False) as file:
         file.write(content)
 
 

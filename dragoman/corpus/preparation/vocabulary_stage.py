@@ -27,7 +27,7 @@ from dragoman.corpus.tokenizer import (
     train_tokenizer,
 )
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 
 # SentencePiece needs, measured, 4 bytes per byte of text for BPE and 25 for unigram. This keeps it under 1 GiB.
 _MAX_SAMPLE_BYTES = {"bpe": 200_000_000, "unigram": 35_000_000}
@@ -154,8 +154,8 @@ def _write_samples(
     num_lines = 0
     num_bytes = dict.fromkeys(SIDES, 0)
     with (
-        write_aside(folder.sample("source"), is_durable=False) as source_file,
-        write_aside(folder.sample("target"), is_durable=False) as target_file,
+        write_then_rename(folder.sample("source"), is_durable=False) as source_file,
+        write_then_rename(folder.sample("target"), is_durable=False) as target_file,
     ):
         files = {"source": source_file, "target": target_file}
         for index, shard in enumerate(shards):
@@ -189,7 +189,7 @@ def _train_one_tokenizer(task: TokenizerTask) -> list[str]:
     if task.design.character_coverage == 1:
         lines += _lines_of_missing_characters(lines, task.alphabet)
     model, messages = _train(lines, task)
-    with write_aside(task.model) as file:
+    with write_then_rename(task.model) as file:
         file.write(model)
     return messages
 

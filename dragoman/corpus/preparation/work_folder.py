@@ -229,7 +229,7 @@ def _lock(folder: Path) -> Iterator[bool]:
 
 
 def _remove_other_work(work: WorkFolder) -> None:
-    """Removes stages for other settings, and files that `write_aside` left half written when a process was killed."""
+    """Removes stages for other settings, and files that `write_then_rename` left incomplete when it was killed."""
     for path in work.path.iterdir():
         if path.is_dir() and path not in (work.text.path, work.shards.path):
             shutil.rmtree(path)
@@ -270,7 +270,7 @@ def keep_finished_stages(work: WorkFolder) -> Path | None:
 
 
 def publish(work: WorkFolder, out: Path) -> None:
-    """Makes the finished corpus appear at `out`, whole or not at all."""
+    """Makes the finished corpus appear at `out`, completely or not at all."""
     for folder in (*(work.corpus / name for name in ("train", "dev", "test")), work.corpus):
         fsync_folder(folder)
     work.corpus.replace(out)

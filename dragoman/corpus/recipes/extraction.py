@@ -26,7 +26,7 @@ from dragoman.corpus.formats.compression import (
     note_nothing,
 )
 from dragoman.corpus.recipes.index import Dataset
-from dragoman.run.files import write_aside
+from dragoman.run.files import write_then_rename
 
 MAX_LINE_BYTES = 2**23
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
@@ -193,7 +193,7 @@ def _copy_files(texts: Iterator[Text], whole: Path) -> Extracted:
     extracted = Extracted([])
     for number, content in texts:
         path = whole.with_name(f"{whole.stem}.{number + 1}{whole.suffix}") if number else whole
-        with write_aside(path) as file:
+        with write_then_rename(path) as file:
             file.writelines(content)
         extracted.texts.append((path,))
     return extracted
@@ -201,7 +201,7 @@ def _copy_files(texts: Iterator[Text], whole: Path) -> Extracted:
 
 def _split_columns(texts: Iterator[Text], columns: Sequence[int], sides: tuple[Path, Path]) -> Extracted:
     extracted = Extracted([sides], num_pairs=0)
-    with write_aside(sides[0], "w") as first, write_aside(sides[1], "w") as second:
+    with write_then_rename(sides[0], "w") as first, write_then_rename(sides[1], "w") as second:
         for _, content in texts:
             for block in _read_blocks(content, extracted):
                 _write_rows(block, columns, (first, second), extracted)
@@ -226,7 +226,7 @@ def _write_sides(texts: Iterator[Text], sides: tuple[Path, Path], is_sgm: bool) 
     extracted = Extracted([sides])
     num_lines = [0, 0]
     for number, content in texts:
-        with write_aside(sides[number], "w") as file:
+        with write_then_rename(sides[number], "w") as file:
             for block in _read_blocks(content, extracted):
                 text = _segments(block) if is_sgm else block
                 num_lines[number] += text.count("\n")

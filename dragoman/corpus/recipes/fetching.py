@@ -1,6 +1,6 @@
 """Runs `dragoman data get`: downloads the datasets of a recipe, and writes plain text and a config that prepares it.
 
-DIR/recipe.json is written after each part, so an interrupted command continues where it stopped.
+DIR/recipe.json is written after each dataset, so an interrupted command continues where it stopped.
 """
 
 import fcntl
@@ -59,7 +59,7 @@ def is_cached(path: Path) -> bool:
     return path.exists() and _valid_mark(path).exists()
 
 
-def forget(path: Path) -> None:
+def remove_download(path: Path) -> None:
     """Removes a damaged download, so that it is downloaded again."""
     _valid_mark(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def _hold(path: Path) -> Iterator[None]:
 
 
 class _Partial:
-    """The first part of a download, and notes about the version of the remote file."""
+    """The bytes of a download so far, and notes about the version of the remote file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(f"{path.name}.partial")
@@ -157,7 +157,7 @@ def _continue(url: str, partial: _Partial, show: Show) -> None:
 
 
 def _begin(response: HTTPResponse, partial: _Partial) -> int | None:
-    """Keeps the first part if the response continues it, else starts again; returns the full length if known."""
+    """Keeps the bytes so far if the response continues them, else starts again; returns the full length if known."""
     if response.status == 206:
         first, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
         if first.partition("-")[0] == str(partial.num_bytes) and total.isdigit():
@@ -289,7 +289,7 @@ class _Fetch:
         self._parts = _read_record(self._record_path, self._header)
 
     def get_part(self, part: str, dataset: Dataset) -> FetchedDataset:
-        """Returns the part if it is in the folder, else downloads it."""
+        """Returns the dataset if it is already in the folder, else downloads it."""
         known = self._parts.get((part, dataset.id))
         if known is not None and _is_intact(known, self.out):
             self.say(f"{dataset.id} is already there.")
@@ -313,7 +313,7 @@ class _Fetch:
             extracted = extract(dataset, downloads, sides, self.out / f"{part}.{name}.{dataset.format}")
         except DamagedError as problem:
             for path in downloads:
-                forget(path)
+                remove_download(path)
             raise UserError(
                 f"{dataset.id}: the download from {' and '.join(dataset.urls)} is damaged: {problem}. "
                 "It was removed; run the same command again to download it again."
@@ -361,7 +361,7 @@ def _describe(part: str, name: str, dataset: Dataset, downloads: list[Path], ext
 
 
 def _read_record(path: Path, header: dict[str, str]) -> dict[tuple[str, str], FetchedDataset]:
-    """Reads the parts that an earlier run left; a folder of another recipe is refused."""
+    """Reads the datasets that an earlier command downloaded; refuses the folder of another recipe."""
     if not path.exists():
         return {}
     try:

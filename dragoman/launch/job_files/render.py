@@ -26,9 +26,9 @@ _SECONDS_FOR_WORKERS = SECONDS_TO_SAVE - 10
 """torchrun kills workers 30 seconds after a stop signal by default; it needs a few seconds more to end itself."""
 _DEFAULT_TIME = "12:00:00"
 _MAX_RESTARTS = 10
-"""A killed worker is worth another try, but not for ever: too little memory kills it again."""
+"""A killed worker is restarted, but not without end: if memory is too small, it is killed again."""
 _SHORTEST_SECONDS = 300
-"""Slurm may send its signal a minute early; a job without time to train would be queued again for ever."""
+"""Slurm may send its signal a minute early; a job without time to train would be queued again forever."""
 _DEFAULT_IMAGE = f"dragoman:{__version__}"
 """A version and not `latest`, which Kubernetes would pull at every start."""
 _DEFAULT_DATA = Path("/data")

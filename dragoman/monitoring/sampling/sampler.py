@@ -28,7 +28,7 @@ from dragoman.run.records import MachineSample
 MODULE = "dragoman.monitoring.sampling.sampler"
 SAMPLE_SECONDS = 1.0
 END_SECONDS = 5.0
-"""A sampler that takes longer to end is killed: a failed GPU can block NVML for ever."""
+"""A sampler that takes longer to end is killed: a failed GPU can block NVML forever."""
 _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Prefixes of variables that configure the worker's threads."""
 PARENT_VARIABLE = "DRAGOMAN_SAMPLER_PARENT"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dragoman.report.content import Answer, Table
 from dragoman.report.findings import Findings
-from dragoman.report.recorded import CorpusFacts, SplitFacts
+from dragoman.report.run_tables import CorpusFacts, SplitFacts
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_bytes
 

@@ -85,7 +85,7 @@ def answer_traffic(findings: Findings) -> Answer:
 
 def _explain(correlation: float) -> str:
     if correlation <= -0.3:
-        return "slow steps have a lower rate, as if a fixed number of bytes waits for something else."
+        return "slow steps have a lower rate, because the same number of bytes takes longer."
     if correlation >= 0.3:
         return "slow steps carry more bytes."
     return "they are hardly related."

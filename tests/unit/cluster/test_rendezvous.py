@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from dragoman.cluster import rendezvous
+from dragoman.cluster.addresses import free_port
 from dragoman.cluster.environment import RankInfo
-from dragoman.cluster.reach import free_port
 from dragoman.cluster.rendezvous import (
     INTERFACE_VARIABLES,
     Rendezvous,

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.builtin import write_builtin_corpus
-from dragoman.corpus.pipes import tokenize_stream
 from dragoman.corpus.preparation.prepare import prepare_corpus
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TokenizerSettings
@@ -24,6 +23,7 @@ from dragoman.corpus.statistics import (
     length_within,
     statistics_page,
 )
+from dragoman.corpus.token_streams import tokenize_stream
 from dragoman.run.errors import UserError
 
 COUNTS = st.dictionaries(st.integers(0, 70_000), st.integers(1, 10**9), max_size=50)

@@ -54,7 +54,7 @@ def offers(measured: Measurements) -> dict[str, float]:
     """Seconds per step by what is proposed."""
     found = {}
     for message in predict_and_advise(measured).advice:
-        if match := re.fullmatch(r"(.*): ([\d.]+) s instead of [\d.]+ s a step\.", message):
+        if match := re.fullmatch(r"(.*): ([\d.]+) s instead of [\d.]+ s per step\.", message):
             found[match[1]] = float(match[2])
     return found
 
@@ -82,8 +82,8 @@ def test_the_greatest_gain_comes_first():
 
 def test_advice_has_the_time_now_beside_the_new_one():
     advice = predict_and_advise(cluster()).advice
-    assert "A port of 1 Gbit/s (125 MB/s): 3.62 s instead of 29.9 s a step." in advice
-    assert "Sending gradients in half precision: 15.3 s instead of 29.9 s a step." in advice
+    assert "A port of 1 Gbit/s (125 MB/s): 3.62 s instead of 29.9 s per step." in advice
+    assert "Sending gradients in half precision: 15.3 s instead of 29.9 s per step." in advice
 
 
 def test_every_port_is_named_in_plain_digits():
@@ -197,7 +197,7 @@ def test_a_slow_link_is_reported_in_both_units_and_with_its_claimed_speed():
 
 def test_two_machines_slower_than_one_are_a_problem():
     assert problems_of(PROBLEMS["slower than one"]) == [
-        "2 machines are slower than one: 29.9 s a step, and 1.38 s on a alone."
+        "2 machines are slower than one: 29.9 s per step, and 1.38 s on a alone."
     ]
 
 

@@ -15,7 +15,7 @@ from dragoman.diagnosis.network_estimate import (
     shape_of,
     tokens_of_sentences,
 )
-from dragoman.diagnosis.step_model import BINDING_SHARE
+from dragoman.diagnosis.step_model import BOTTLENECK_SHARE
 from dragoman.model.shape import count_parameters
 from dragoman.run.errors import UsageError
 
@@ -86,14 +86,14 @@ def test_bytes_that_fill_a_step_outweigh_an_uncertain_estimate_of_computing(seco
     """Computing takes about 0.77 s (0.13 to 1.0 s), the bytes 0.76 s."""
     verdict = estimate_network(replace(ON_V100, seconds_per_step=seconds_per_step, link="500MB/s")).verdict
     assert verdict.bottleneck == "network"
-    assert verdict.share >= BINDING_SHARE
+    assert verdict.share >= BOTTLENECK_SHARE
 
 
 def test_computing_that_fills_a_step_even_at_its_fastest_is_the_bottleneck():
     slow = replace(ON_V100, tokens_per_rank=8 * TOKENS, seconds_per_step=1.1, link="400MB/s")
     verdict = estimate_network(slow).verdict
     assert (verdict.bottleneck, verdict.confidence) == ("compute", 0.5)
-    assert verdict.share > 1 - BINDING_SHARE
+    assert verdict.share > 1 - BOTTLENECK_SHARE
     assert "can hide most of that" in verdict.why
 
 

@@ -170,7 +170,7 @@ def test_hours_and_cost_scale_with_devices():
 def test_advice_over_a_slow_port_is_best_first_and_has_figures():
     plan = plan_for(link="100mbit")
     assert plan.advice[0].startswith("One node alone")
-    assert any("A port of 125 MB/s (1,000 Mbit/s): 3.38 s instead of 30.9 s a step." in line for line in plan.advice)
+    assert any("A port of 125 MB/s (1,000 Mbit/s): 3.38 s instead of 30.9 s per step." in line for line in plan.advice)
     assert any(line.startswith("Sending half precision: 15.7 s") for line in plan.advice)
     gains = [float(line.split(": ")[1].split(" s instead")[0]) for line in plan.advice if " s instead" in line]
     assert gains == sorted(gains)

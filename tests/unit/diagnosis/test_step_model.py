@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.step_model import (
-    BINDING_SHARE,
+    BOTTLENECK_SHARE,
     BOTTLENECKS,
     PARTS,
     Link,
@@ -127,7 +127,7 @@ def test_a_little_of_every_cause_is_compute_bound():
     parts = {"forward": 1.0, "exposed_communication": 0.2, "data": 0.2, "straggler": 0.2, "evaluation": 0.1}
     costs = Step(parts).costs
     assert costs.bottleneck == "compute"
-    assert 0 < costs.margin < BINDING_SHARE
+    assert 0 < costs.margin < BOTTLENECK_SHARE
 
 
 def test_a_step_without_parts_is_unknown():
@@ -166,9 +166,9 @@ def test_the_bottleneck_reaches_the_bound_and_no_cause_costs_more(step):
     found = costs.bottleneck
     others = [costs.share(cause) for cause in BOTTLENECKS if cause != "compute"]
     if found == "compute":
-        assert max(others) < BINDING_SHARE
+        assert max(others) < BOTTLENECK_SHARE
     elif found != "unknown":
-        assert costs.share(found) == max(others) >= BINDING_SHARE
+        assert costs.share(found) == max(others) >= BOTTLENECK_SHARE
 
 
 def test_the_examples_of_the_cost_model_page_are_true():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS
-from dragoman.diagnosis.verdict import judge_records, judge_run
+from dragoman.diagnosis.verdict import verdict_of_records, verdict_of_run
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import Record, TrainRecord, parse_records, validate
@@ -89,7 +89,7 @@ def traffic(rate: float, interface: object = "eth0") -> dict[str, object]:
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_is_found_with_its_share_and_evidence(cause):
-    verdict = judge_records(records_of(**CAUSES[cause]))
+    verdict = verdict_of_records(records_of(**CAUSES[cause]))
     assert verdict.bottleneck == cause
     assert verdict.is_known
     assert 0.25 < verdict.share <= 1
@@ -100,31 +100,31 @@ def test_every_cause_is_found_with_its_share_and_evidence(cause):
 
 
 def test_a_straggler_is_named_with_its_rank_and_host():
-    why = judge_records(records_of(**CAUSES["straggler"])).why
-    assert "rank 1 on host1 takes 1 s a step longer than the others" in why
+    why = verdict_of_records(records_of(**CAUSES["straggler"])).why
+    assert "rank 1 on host1 takes 1 s longer per step than the others" in why
 
 
 def test_ranks_that_are_slow_in_turn_are_not_blamed():
-    why = judge_records(records_of({"straggler": 0.6})).why
+    why = verdict_of_records(records_of({"straggler": 0.6})).why
     assert "No single rank is to blame: different ranks were slow at different times." in why
 
 
 def test_a_slow_loader_of_one_rank_is_input():
     records = records_of({"data": 0.5, "straggler": 0.5}, work=[0.96, 1.96], slowest=BALANCED | {"data": 1.0})
-    assert judge_records(records).bottleneck == "input"
+    assert verdict_of_records(records).bottleneck == "input"
 
 
 def test_checkpoints_of_the_first_rank_are_overhead_and_named():
     records = records_of(
         {"checkpoint": 0.5, "straggler": 0.5}, work=[1.96, 0.96], slowest=BALANCED | {"checkpoint": 1.0}, rank=0
     )
-    verdict = judge_records(records)
+    verdict = verdict_of_records(records)
     assert verdict.bottleneck == "overhead"
     assert "saving checkpoints (51%): save less often" in verdict.why
 
 
 def test_tiny_batches_are_overhead_and_named():
-    verdict = judge_records(records_of({}, fixed_share=0.9))
+    verdict = verdict_of_records(records_of({}, fixed_share=0.9))
     assert verdict.bottleneck == "overhead"
     assert "use larger batches" in verdict.why
     assert any("90% of forward and backward" in message for message in verdict.evidence)
@@ -132,13 +132,15 @@ def test_tiny_batches_are_overhead_and_named():
 
 @pytest.mark.parametrize("name", ["evaluation", "checkpoint", "optimizer", "other"])
 def test_every_overhead_has_words(name):
-    verdict = judge_records(records_of({name: 1.5}))
+    verdict = verdict_of_records(records_of({name: 1.5}))
     assert verdict.bottleneck == "overhead"
     assert verdict.why.endswith(".")
 
 
 def test_a_busy_device_that_waits_for_the_network_is_explained():
-    [sign] = judge_records(records_of({"exposed_communication": 2.0}, utilisation={"gpu": 1.0, "cpu": 0.3})).misleading
+    [sign] = verdict_of_records(
+        records_of({"exposed_communication": 2.0}, utilisation={"gpu": 1.0, "cpu": 0.3})
+    ).misleading
     assert sign.startswith("GPU utilisation was 100%, but 68% of each step was spent waiting inside communication")
 
 
@@ -152,7 +154,7 @@ def test_a_busy_device_that_waits_for_the_network_is_explained():
     ],
 )
 def test_signs_that_do_not_mislead_are_not_explained(parts, utilisation):
-    assert judge_records(records_of(parts, utilisation=utilisation)).misleading == []
+    assert verdict_of_records(records_of(parts, utilisation=utilisation)).misleading == []
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, 1.0), (-1, -1.0)])
@@ -164,33 +166,33 @@ def test_correlation_has_its_sign(sign, expected):
             for index, each in enumerate(values)
         ]
     )
-    verdict = judge_records(records)
+    verdict = verdict_of_records(records)
     assert verdict.network_correlation == pytest.approx(expected)
     assert any(f"correlation of {expected:+.2f}" in message for message in verdict.evidence)
     assert any("eth0 carried" in message and "Mbit/s" in message for message in verdict.evidence)
 
 
 def test_without_changes_or_figures_there_is_no_correlation():
-    assert judge_records(records_of({}, traffic=traffic(1e6))).network_correlation is None
-    assert judge_records(records_of({})).network_correlation is None
-    assert judge_records(records_of({}, num_records=2, traffic=traffic(1e6))).network_correlation is None
+    assert verdict_of_records(records_of({}, traffic=traffic(1e6))).network_correlation is None
+    assert verdict_of_records(records_of({})).network_correlation is None
+    assert verdict_of_records(records_of({}, num_records=2, traffic=traffic(1e6))).network_correlation is None
 
 
 def test_an_interface_without_a_name_is_not_called_none():
-    evidence = " ".join(judge_records(records_of({}, traffic=traffic(1e6, interface=None))).evidence)
+    evidence = " ".join(verdict_of_records(records_of({}, traffic=traffic(1e6, interface=None))).evidence)
     assert "carried 1 MB/s (8 Mbit/s)" in evidence
     assert "None" not in evidence
 
 
 def test_the_first_interval_does_not_count_where_there_are_others():
     warm_up = records_of({"other": 100.0}, num_records=1)
-    assert judge_records(warm_up + records_of({})).bottleneck == "compute"
-    assert judge_records(warm_up).bottleneck == "overhead"
+    assert verdict_of_records(warm_up + records_of({})).bottleneck == "compute"
+    assert verdict_of_records(warm_up).bottleneck == "overhead"
 
 
 def test_more_steps_and_a_clearer_case_raise_confidence():
-    few, many = (judge_records(records_of({"data": 2.0}, num_records=number)) for number in (2, 10))
-    close = judge_records(records_of({"data": 0.44}))
+    few, many = (verdict_of_records(records_of({"data": 2.0}, num_records=number)) for number in (2, 10))
+    close = verdict_of_records(records_of({"data": 0.44}))
     assert few.confidence < many.confidence
     assert close.bottleneck == "input"
     assert close.confidence < many.confidence
@@ -216,7 +218,7 @@ DAMAGED_PARTS = [
 
 @pytest.mark.parametrize("values", [[], [OLD_RECORD], [{"kind": "evaluation", "step": 1}], [{}]])
 def test_runs_without_parts_of_steps_are_unknown(values):
-    verdict = judge_records(read(values))
+    verdict = verdict_of_records(read(values))
     assert (verdict.bottleneck, verdict.share, verdict.confidence) == ("unknown", 0.0, 0.0)
     assert not verdict.is_known
     assert verdict.why.endswith(".")
@@ -225,24 +227,24 @@ def test_runs_without_parts_of_steps_are_unknown(values):
 @pytest.mark.parametrize("parts", DAMAGED_PARTS)
 def test_damaged_records_are_ignored_beside_good_ones(parts):
     damaged = OLD_RECORD | {"attribution": parts}
-    assert judge_records(read([damaged])).bottleneck == "unknown"
+    assert verdict_of_records(read([damaged])).bottleneck == "unknown"
     good = records_of({"data": 2.0}, num_records=3)
-    assert judge_records(read([damaged, OLD_RECORD]) + good) == judge_records(good)
+    assert verdict_of_records(read([damaged, OLD_RECORD]) + good) == verdict_of_records(good)
 
 
 def test_a_part_that_is_missing_took_no_time():
-    assert judge_records(read([OLD_RECORD | {"attribution": {"data": 1.0}}])).bottleneck == "input"
+    assert verdict_of_records(read([OLD_RECORD | {"attribution": {"data": 1.0}}])).bottleneck == "input"
 
 
 def test_a_share_above_one_is_cut():
-    verdict = judge_records(records_of({}, fixed_share=1e9))
+    verdict = verdict_of_records(records_of({}, fixed_share=1e9))
     assert "the fixed cost of a batch, before its first token (94%)" in verdict.why
 
 
 @settings(max_examples=100)
 @given(st.lists(damaged_records, max_size=5), st.integers(0, 4))
 def test_no_damage_is_an_exception(damaged, num_good):
-    verdict = judge_records(read(damaged) + records_of({}, num_records=num_good, traffic=traffic(1e6)))
+    verdict = verdict_of_records(read(damaged) + records_of({}, num_records=num_good, traffic=traffic(1e6)))
     assert verdict.bottleneck in (*BOTTLENECKS, "unknown")
     assert 0 <= verdict.share <= 1
     assert 0 <= verdict.confidence <= 1
@@ -254,19 +256,19 @@ def test_a_line_that_was_cut_off_is_skipped(tmp_path):
     run = RunFolder(tmp_path)
     lines = [record.model_dump_json() for record in records_of({"data": 2.0})]
     run.metrics.write_text("\n".join([*lines, '{"kind": "train", "attribut']))
-    assert judge_run(run).bottleneck == "input"
-    assert judge_run(run, num_records=2).bottleneck == "input"
+    assert verdict_of_run(run).bottleneck == "input"
+    assert verdict_of_run(run, num_records=2).bottleneck == "input"
 
 
 def test_the_last_records_can_have_another_bottleneck(tmp_path):
     run = RunFolder(tmp_path)
     records = records_of({"data": 9.0}) + records_of({"exposed_communication": 2.0}, num_records=4)
     run.metrics.write_text("".join(record.model_dump_json() + "\n" for record in records))
-    assert judge_run(run).bottleneck == "input"
-    assert judge_run(run, num_records=4).bottleneck == "network"
+    assert verdict_of_run(run).bottleneck == "input"
+    assert verdict_of_run(run, num_records=4).bottleneck == "network"
 
 
 def test_a_folder_without_records_is_an_error_for_the_user(tmp_path):
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read"):
-        judge_run(RunFolder(tmp_path))
-    assert judge_run(RunFolder(tmp_path), num_records=5).bottleneck == "unknown"
+        verdict_of_run(RunFolder(tmp_path))
+    assert verdict_of_run(RunFolder(tmp_path), num_records=5).bottleneck == "unknown"

@@ -40,7 +40,7 @@ def test_the_largest_part_comes_first_and_tiny_ones_are_left_out():
 
 def test_a_prediction_has_its_interval_and_its_bottleneck():
     first, second = describe_prediction(make_prediction())
-    assert first == "Predicted: 10.0 s a step (9 s to 12.0 s), network-bound."
+    assert first == "Predicted: 10.0 s per step (9 s to 12.0 s), network-bound."
     assert second == "A step: waiting for the network 90%, forward 10%."
 
 
@@ -54,7 +54,7 @@ def test_links_are_described_in_bytes_and_bits_with_their_claimed_speed():
 
 def test_first_steps_have_no_parts_and_no_bottleneck():
     [line] = describe_prediction(predict_from_steps([1.0, 1.0], 1))
-    assert line.startswith("Predicted: 1 s a step")
+    assert line.startswith("Predicted: 1 s per step")
     assert line.endswith("not known.")
 
 

@@ -8,7 +8,7 @@ from run_folders import openseq2seq_log, write_own_run
 from typer.testing import CliRunner
 
 from dragoman.cli.app import app
-from dragoman.diagnosis.verdict import judge_run
+from dragoman.diagnosis.verdict import verdict_of_run
 from dragoman.importing.imported_run import ImportedRun
 from dragoman.importing.importer import import_run, set_clock, write_run
 from dragoman.run.errors import UserError
@@ -60,7 +60,7 @@ def test_status_and_verdict_read_it(run):
     assert figures["step"] == 1_000
     assert figures["max_steps"] == 300_000
     assert figures["seconds_per_step"] == pytest.approx(1.94)
-    assert judge_run(run).bottleneck == "unknown"
+    assert verdict_of_run(run).bottleneck == "unknown"
     done = CliRunner().invoke(app, ["verdict", str(run.path), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["bottleneck"] == "unknown"

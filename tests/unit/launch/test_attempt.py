@@ -24,8 +24,8 @@ from dragoman.launch.attempt import (
     threads_per_worker,
     worker_environment,
 )
-from dragoman.launch.call_hosts import ReadyHost
 from dragoman.launch.connection import WorkersEnd
+from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host
 
 HANG_TIMEOUT, HOST_TIMEOUT = 10.0, 2.0

@@ -127,6 +127,6 @@ def test_only_this_machine_needs_no_ssh():
 def test_a_placement_counts_the_workers_it_knows_of():
     placement = Placement((Host("elsewhere.example.org"), Host("localhost", 3)))
     assert placement.num_workers == 4
-    assert not placement.is_here_alone
+    assert not placement.is_only_this_machine
     assert Placement.on_this_machine(2) == Placement((Host("localhost", 2),))
-    assert Placement.on_this_machine(2).is_here_alone
+    assert Placement.on_this_machine(2).is_only_this_machine

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from scripted_worker import Acts, read_starts, write_script
 
+from dragoman.cluster.addresses import free_port, reachable_address
 from dragoman.cluster.heartbeat import Beat, WorkerEnd
-from dragoman.cluster.reach import free_port, reachable_address
 from dragoman.launch.connection import AttemptSpec, Connection, Keepalive, WorkersEnd
 from dragoman.launch.hosts import Host, HostFacts
 from dragoman.run.errors import UserError

@@ -13,9 +13,9 @@ from dragoman.launch.launcher import kept_bytes, launch_run
 from dragoman.model.shape import count_parameters, resolve_shape
 from dragoman.run.config import load_settings
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder, hold_run, is_held
+from dragoman.run.folder import RunFolder, is_locked, lock_run
 from dragoman.run.status import read_status
-from dragoman.training.start import create_run
+from dragoman.training.run_setup import create_run
 
 HERE = Placement.on_this_machine(2)
 
@@ -35,7 +35,7 @@ def plans(monkeypatch, run) -> Callable[..., list[LaunchPlan]]:
 
     def supervise_as(end: str | Exception) -> list[LaunchPlan]:
         def supervise(plan: LaunchPlan, status: Any, say: Callable[[str], None]) -> str:
-            assert is_held(run)
+            assert is_locked(run)
             found.append(plan)
             status.update(state="running")
             say("Starting again.")
@@ -65,7 +65,7 @@ def test_how_a_run_ended_is_in_its_status(run, plans, reason, state, is_whole):
     assert launch_run(run, HERE) is is_whole
     status = read_status(run)
     assert (status.state, status.reason, status.num_steps, status.num_workers) == (state, reason, 50, 2)
-    assert not is_held(run)
+    assert not is_locked(run)
 
 
 def test_why_a_run_failed_is_in_its_status_and_its_log(run, plans):
@@ -74,7 +74,7 @@ def test_why_a_run_failed_is_in_its_status_and_its_log(run, plans):
         launch_run(run, HERE)
     assert (read_status(run).state, read_status(run).message) == ("failed", "The disk is full.")
     assert run.log.read_text(encoding="utf-8").splitlines() == ["Starting again.", "The disk is full."]
-    assert not is_held(run)
+    assert not is_locked(run)
 
 
 def test_messages_of_the_launcher_go_to_standard_error(run, plans, capsys):
@@ -86,7 +86,7 @@ def test_messages_of_the_launcher_go_to_standard_error(run, plans, capsys):
 
 def test_a_run_that_another_process_trains_is_left_alone(run, plans):
     found = plans("steps")
-    with hold_run(run), pytest.raises(UserError, match="is being trained by another process"):
+    with lock_run(run), pytest.raises(UserError, match="is being trained by another process"):
         launch_run(run, HERE)
     assert found == []
     assert read_status(run) is None

@@ -15,7 +15,7 @@ from scripted_worker import Acts, read_starts, write_script
 
 from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE
 from dragoman.launch import attempt as attempt_module
-from dragoman.launch import call_hosts, supervision
+from dragoman.launch import host_connections, supervision
 from dragoman.launch.connection import Connection
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.launch.supervision import supervise
@@ -70,7 +70,7 @@ def supervised(tmp_path, prepared, monkeypatch, build_plan, reused_hosts):
     """Supervises runs on host programs that are kept from test to test."""
     for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(call_hosts, "Connection", reused_hosts)
+    monkeypatch.setattr(host_connections, "Connection", reused_hosts)
     monkeypatch.setattr(supervision, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(attempt_module, "TICK_SECONDS", 0.02)
     (tmp_path / "run").mkdir()
@@ -147,7 +147,7 @@ def test_a_stop_request_reaches_the_workers_and_is_then_removed(supervised):
 def test_one_signal_ends_the_run_in_order(supervised, capsys):
     supervised.when_running(lambda: os.kill(os.getpid(), signal.SIGTERM), step=3)
     assert supervised.supervise(rank0=[["obey 3"]]) == "signal"
-    assert "Stopping after this step; once more to stop at once." in capsys.readouterr().err
+    assert "Stopping after this step; a second signal stops at once." in capsys.readouterr().err
 
 
 def test_a_second_signal_ends_the_run_at_once(supervised, capsys):
@@ -202,7 +202,7 @@ def test_a_run_over_two_hosts_names_them_and_ends_their_programs(supervised, cap
         connections.append(Connection(*arguments))
         return connections[-1]
 
-    monkeypatch.setattr(call_hosts, "Connection", connect)
+    monkeypatch.setattr(host_connections, "Connection", connect)
     ranks = {f"rank{rank}": [["print text of a worker", *FINISHING]] for rank in range(3)}
     assert supervised.supervise(Host("one", 2), Host("two", 1), **ranks) == "steps"
     assert [message.partition(",")[0] for message in supervised.said] == ["one: ranks 0 to 1", "two: rank 2"]

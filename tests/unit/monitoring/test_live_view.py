@@ -276,13 +276,13 @@ def test_silent_machines_are_shown_where_not_all_fit():
 )
 def test_the_prediction_is_compared(measured: float | None, end: str):
     rows = show_section(prediction, complete_view(train=train_record(seconds_per_step=measured)), 80, 2)
-    assert rows == ["predicted 1.9 s a step (1.7 s to 2.1 s)" + end]
+    assert rows == ["predicted 1.9 s per step (1.7 s to 2.1 s)" + end]
 
 
 def test_a_prediction_without_its_record_comes_from_the_steps():
     train = train_record(seconds_per_step=0.5, predicted_seconds_per_step=0.25)
     rows = show_section(prediction, complete_view(prediction=None, train=train), 80, 1)
-    assert rows == ["predicted 0.25 s a step  measured 0.5 s: 100 % slower"]
+    assert rows == ["predicted 0.25 s per step  measured 0.5 s: 100 % slower"]
     assert show_section(prediction, complete_view(prediction=prediction_record(predicted=0)), 80, 1) == []
 
 

@@ -107,7 +107,7 @@ def test_a_prediction_is_shown_with_advice_and_every_record_has_its_error(watche
     rehearsed = predict_from_steps([2.0, 2.0], 2)
     watcher.predicted(0, replace(rehearsed, advice=["A faster port."], problems=["A slow host."]))
     watcher.trained(100, FIGURES, None)
-    assert lines()[0].startswith("Predicted: 2 s a step")
+    assert lines()[0].startswith("Predicted: 2 s per step")
     assert lines()[1:3] == ["What would help: A faster port.", "PROBLEM: A slow host."]
     prediction, train = records()
     assert (prediction["kind"], prediction["seconds_per_step"]["predicted"]) == ("prediction", 2.0)

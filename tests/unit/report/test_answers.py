@@ -25,13 +25,13 @@ from dragoman.report.answers.speed import (
     describe_hours,
     explain_outliers,
 )
-from dragoman.report.evidence import Known, read_evidence
+from dragoman.report.evidence import StatedFacts, read_evidence
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
 
 
 def findings_of(run: RunFolder, **known) -> Findings:
-    return Findings(read_evidence(run, Known(**known)))
+    return Findings(read_evidence(run, StatedFacts(**known)))
 
 
 def text_of(answer) -> str:

@@ -26,13 +26,13 @@ from dragoman.report.comparison import (
     compare_runs,
     read_translations,
 )
-from dragoman.report.evidence import Known, read_evidence
+from dragoman.report.evidence import StatedFacts, read_evidence
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
 
 
 def compare(*runs: RunFolder, **known):
-    return compare_runs([Findings(read_evidence(run, Known(**known))) for run in runs])
+    return compare_runs([Findings(read_evidence(run, StatedFacts(**known))) for run in runs])
 
 
 def counts(share: float, num_sentences: int = 200) -> list[list[int]]:

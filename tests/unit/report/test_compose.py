@@ -32,7 +32,7 @@ from dragoman.importing.importer import import_run
 from dragoman.report import rendering
 from dragoman.report.compose import build_report, report_run, write_report
 from dragoman.report.content import Report
-from dragoman.report.evidence import Known
+from dragoman.report.evidence import StatedFacts
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.tables import dump_toml
@@ -117,7 +117,7 @@ def test_sections_after_the_answers(own_report):
 
 
 def test_the_figures_of_an_imported_run(imported_run):
-    found = check_report(build_report(imported_run, Known(link="1000Mbit")))
+    found = check_report(build_report(imported_run, StatedFacts(link="1000Mbit")))
     assert found["parameters"] == NUM_PARAMETERS
     assert found["steps"] == {"first": 0, "last": 10_000}
     assert found["seconds_per_step"]["median"] == pytest.approx(1.94)

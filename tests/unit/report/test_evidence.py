@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dragoman.model.shape import count_parameters, load_preset
 from dragoman.report import evidence as evidence_module
-from dragoman.report.evidence import Known, curve, read_evidence
-from dragoman.report.recorded import CorpusFacts, RecordedConfig
+from dragoman.report.evidence import StatedFacts, curve, read_evidence
+from dragoman.report.run_tables import CorpusFacts, RecordedConfig
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import Record, TrainRecord
@@ -309,7 +309,7 @@ def test_measurements_override_stated_facts(tmp_path):
     run = write_run(tmp_path, [train(10, work_seconds_by_rank=[0.5, 0.5, 0.5])])
     for node in ("a", "b"):
         run.system(node).write_text("")
-    plain, stated = read_evidence(run), read_evidence(run, Known(nodes=4, gpus_per_node=2, price_per_hour=9.0))
+    plain, stated = read_evidence(run), read_evidence(run, StatedFacts(nodes=4, gpus_per_node=2, price_per_hour=9.0))
     assert (plain.num_ranks, plain.num_nodes, plain.price_per_hour) == (3, 2, 6.0)
     assert (stated.num_ranks, stated.num_nodes, stated.price_per_hour) == (3, 2, 9.0)
 

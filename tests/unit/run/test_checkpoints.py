@@ -16,7 +16,7 @@ from dragoman.run.checkpoints import (
     STATE_FILE,
     TRANSLATOR_FILES,
     find_checkpoint,
-    newest_whole_checkpoint,
+    newest_complete_checkpoint,
     verify_checkpoint,
 )
 from dragoman.run.errors import UsageError, UserError
@@ -102,7 +102,7 @@ def test_the_newest_whole_checkpoint_is_found_without_warnings(run):
     warnings: list[str] = []
     for step in (5, 10, 100):
         make_checkpoint(run, step)
-    assert newest_whole_checkpoint(run, warnings.append) == run.checkpoint(100)
+    assert newest_complete_checkpoint(run, warnings.append) == run.checkpoint(100)
     assert warnings == []
 
 
@@ -112,25 +112,25 @@ def test_damaged_checkpoints_are_passed_over_with_a_warning_each(run):
         make_checkpoint(run, step)
     flip_bit(run.checkpoint(100) / MODEL_FILE)
     (run.checkpoint(10) / STATE_FILE).unlink()
-    assert newest_whole_checkpoint(run, warnings.append) == run.checkpoint(5)
+    assert newest_complete_checkpoint(run, warnings.append) == run.checkpoint(5)
     assert len(warnings) == 2
     assert "step-00000100/model.safetensors is damaged" in warnings[0]
     assert "step-00000010 is incomplete: state.json" in warnings[1]
 
 
 def test_where_none_is_whole_none_is_returned(run):
-    assert newest_whole_checkpoint(run, pytest.fail) is None
+    assert newest_complete_checkpoint(run, pytest.fail) is None
     make_checkpoint(run, 5)
     cut_off(run.checkpoint(5) / OPTIMIZER_FILE)
     warnings: list[str] = []
-    assert newest_whole_checkpoint(run, warnings.append) is None
+    assert newest_complete_checkpoint(run, warnings.append) is None
     assert len(warnings) == 1
 
 
 def test_half_written_folders_are_ignored(run):
     make_checkpoint(run, 5)
     make_checkpoint(run, 9).rename(run.checkpoints / ".step-00000009.partial")
-    assert newest_whole_checkpoint(run, pytest.fail) == run.checkpoint(5)
+    assert newest_complete_checkpoint(run, pytest.fail) == run.checkpoint(5)
 
 
 def test_names_lead_to_their_checkpoints(run):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_aside, write_json, write_text
+from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json, write_text, write_then_rename
 
 
 def names_in(folder: Path) -> list[str]:
@@ -15,7 +15,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def write_half_and_raise(path: Path, error: type[BaseException]) -> None:
-    with write_aside(path) as file:
+    with write_then_rename(path) as file:
         file.write(b"half")
         file.flush()
         raise error

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.run import status as status_module
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder, hold_run
+from dragoman.run.folder import RunFolder, lock_run
 from dragoman.run.status import (
     ALIVE_STATES,
     ENDED_STATES,
@@ -121,7 +121,7 @@ def test_an_odd_config_does_not_make_it_finished(run, config):
 
 
 def test_an_older_run_that_somebody_holds_is_running(run):
-    with hold_run(run):
+    with lock_run(run):
         assert observe_run(run) == Observation("running")
     run.metrics.write_text("{}\n")
     assert observe_run(run).state == "stopped"

@@ -12,7 +12,7 @@ from learners import SMALL_SHAPE, learn_steps, small_learner
 
 from dragoman.corpus.batching import BatchPosition
 from dragoman.model.weights import load_tensors, save_tensors
-from dragoman.run.checkpoints import OPTIMIZER_FILE, STATE_FILE, newest_whole_checkpoint, verify_checkpoint
+from dragoman.run.checkpoints import OPTIMIZER_FILE, STATE_FILE, newest_complete_checkpoint, verify_checkpoint
 from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -303,10 +303,10 @@ def test_the_checkpoint_just_written_is_never_the_one_removed(run, fresh):
     save(run, 20, fresh, loss=1.0, bleu=1.0)
     save(run, 30, fresh)
     (run.checkpoint(30) / OPTIMIZER_FILE).write_bytes(b"damaged")
-    assert newest_whole_checkpoint(run, lambda _: None) == run.checkpoint(20)
+    assert newest_complete_checkpoint(run, lambda _: None) == run.checkpoint(20)
     written = save(run, 25, fresh, keep)
     assert written.is_dir()
-    assert newest_whole_checkpoint(run, lambda _: None) == run.checkpoint(25)
+    assert newest_complete_checkpoint(run, lambda _: None) == run.checkpoint(25)
     assert (run.checkpoints / "latest").exists()
 
 

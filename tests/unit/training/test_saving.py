@@ -11,7 +11,7 @@ from learners import SMALL_SHAPE, learn_steps, small_learner
 
 from dragoman.corpus.batching import BatchPosition
 from dragoman.model.weights import load_tensors
-from dragoman.run.checkpoints import MODEL_FILE, OPTIMIZER_FILE, newest_whole_checkpoint, verify_checkpoint
+from dragoman.run.checkpoints import MODEL_FILE, OPTIMIZER_FILE, newest_complete_checkpoint, verify_checkpoint
 from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -207,7 +207,7 @@ def test_a_refusal_is_an_outcome_and_the_one_before_stays(run, saver, learner, r
     (failed,) = wait_for_outcomes(saver)
     assert isinstance(failed, SaveFailed)
     assert failed.error == f"The checkpoint of step 2 could not be written to {run.checkpoints}: {words}."
-    assert newest_whole_checkpoint(run, pytest.fail) == run.checkpoint(1)
+    assert newest_complete_checkpoint(run, pytest.fail) == run.checkpoint(1)
     assert not list(run.checkpoints.glob(".*"))
 
 

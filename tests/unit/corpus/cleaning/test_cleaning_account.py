@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.corpus.cleaning.account import FILTER_MEANINGS, Account, dropped_message
 from dragoman.corpus.cleaning.clean import Dropped, Example
+from dragoman.corpus.cleaning.cleaning_account import FILTER_MEANINGS, CleaningAccount, dropped_message
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.corpus.settings import FilterSettings, PrepareSettings
 
@@ -22,18 +22,18 @@ def dropped(num_pairs: int, *names: str) -> Dropped:
     return Dropped(num_pairs, [Example(f"my.en, line {name}", f"source {name}", f"target {name}") for name in names])
 
 
-def entry(account: Account, name: str) -> dict:
+def entry(account: CleaningAccount, name: str) -> dict:
     return next(item for item in account.record()["filters"] if item["name"] == name)
 
 
-def account_of(rules: Rules, num_read: int, **found: Dropped) -> Account:
-    account = Account(rules)
+def account_of(rules: Rules, num_read: int, **found: Dropped) -> CleaningAccount:
+    account = CleaningAccount(rules)
     account.add(num_read, found)
     return account
 
 
 def test_blocks_add_up_in_their_order():
-    account = Account(STANDARD)
+    account = CleaningAccount(STANDARD)
     account.add(100, {"empty": dropped(2, "1", "2")})
     account.add(100, {"empty": dropped(3, "3", "4", "5"), "identical": dropped(1, "6")})
     account.add(0, {"duplicates": dropped(4, "7")})
@@ -53,7 +53,7 @@ def test_adding_a_block_does_not_change_it():
 
 
 def test_every_filter_is_recorded_also_those_that_are_off():
-    record = Account(Rules(empty=True)).record()
+    record = CleaningAccount(Rules(empty=True)).record()
     assert [item["name"] for item in record["filters"]] == list(FILTER_MEANINGS)
     assert [item["name"] for item in record["filters"] if item["is_on"]] == ["empty", "reserved_characters", "held_out"]
     assert json.loads(json.dumps(record)) == record
@@ -86,7 +86,7 @@ def test_the_page_has_a_row_for_each_filter_with_its_threshold():
 
 
 def test_the_page_names_a_language_that_is_not_checked():
-    page = Account(resolve_rules(PrepareSettings(languages="qaa-de"))).markdown()
+    page = CleaningAccount(resolve_rules(PrepareSettings(languages="qaa-de"))).markdown()
     assert "(25 characters or more; qaa is not checked)" in page
 
 
@@ -139,11 +139,11 @@ def test_long_places_keep_their_end():
 
 def test_an_unknown_filter_name_is_a_bug():
     with pytest.raises(KeyError):
-        Account(STANDARD).add(1, {"emptiness": Dropped()})
+        CleaningAccount(STANDARD).add(1, {"emptiness": Dropped()})
 
 
 def test_the_message_about_dropped_pairs():
-    account = Account(Rules(empty=True, identical=True))
+    account = CleaningAccount(Rules(empty=True, identical=True))
     assert dropped_message(account.record()) is None
     account.add(10, {"empty": Dropped(2), "identical": Dropped(1)})
     assert dropped_message(account.record()) == "Cleaning dropped 3 of 10 pairs (empty 2, identical 1)."

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dragoman.corpus.cleaning.account import FILTER_MEANINGS
 from dragoman.corpus.cleaning.clean import build_checks
+from dragoman.corpus.cleaning.cleaning_account import FILTER_MEANINGS
 from dragoman.corpus.cleaning.filters import CORPUS_FILTERS, PAIR_FILTERS, Rules, resolve_rules
 from dragoman.corpus.settings import FilterSettings, PrepareSettings
 from dragoman.run.errors import UsageError

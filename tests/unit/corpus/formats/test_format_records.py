@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, BadLines, Block
 from dragoman.corpus.formats.reading import ParallelText, format_of
-from dragoman.corpus.formats.records import find_language
+from dragoman.corpus.formats.tsv_and_jsonl import find_language
 from dragoman.corpus.settings import Format, TextSettings
 from dragoman.run.errors import UsageError, UserError
 

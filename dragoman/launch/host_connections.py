@@ -24,8 +24,8 @@ LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 5.0
 """Time between two searches for lost hosts."""
 FAILED_RETURN_SECONDS = 60.0
-"""How long a host that returned and was lost again is left out, times the number of such returns: each costs the other
-hosts a restart."""
+"""Seconds to leave out a host that returned and was lost again, multiplied by the number of such returns: each return
+costs the other hosts a restart."""
 SETTLED_SECONDS = 600.0
 """A host that stayed this long after its return does not count as lost again."""
 
@@ -211,7 +211,7 @@ def send_folder(connection: Connection, folder: Path, ssh_config: Path | None) -
     connection.ask({"do": "rename_folder", "path": str(partial), "as": str(folder)}, "renamed")
 
 
-def require_room(hosts: Sequence[ReadyHost], num_virtual_workers: int) -> None:
+def require_enough_virtual_workers(hosts: Sequence[ReadyHost], num_virtual_workers: int) -> None:
     """Refuses more workers than virtual workers: some would have no share of the batch."""
     num_workers = sum(host.num_workers for host in hosts)
     if num_workers > num_virtual_workers:
@@ -292,7 +292,7 @@ class LostHosts:
         """Tries each lost host from time to time."""
         while not self._is_over.wait(LOOK_SECONDS):
             for host in list(self._look_after):
-                look_after = self._look_after.get(host, math.inf)  # it may have been taken back meanwhile
+                look_after = self._look_after.get(host, math.inf)  # it may be in use again by now
                 is_due = host not in self._found and time.monotonic() > look_after
                 if is_due and not self._is_over.is_set() and self._can_be_used(host):
                     self._found.add(host)

@@ -6,8 +6,8 @@ import pytest
 from torch.distributed import HashStore
 
 from dragoman.cluster.rendezvous import Rendezvous
-from dragoman.launch import external
-from dragoman.launch.external import _agree_on_run, _print_failure
+from dragoman.launch import other_launchers
+from dragoman.launch.other_launchers import _agree_on_run, _print_failure
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 
@@ -29,7 +29,7 @@ def _survive(monkeypatch):
     def end_process(code: int) -> None:
         raise EndedError(code)
 
-    monkeypatch.setattr(external, "end_process", end_process)
+    monkeypatch.setattr(other_launchers, "end_process", end_process)
 
 
 def rendezvous(store: HashStore, rank: int, local_rank: int = 0) -> Rendezvous:
@@ -90,7 +90,7 @@ def test_a_host_with_an_older_config_gets_the_newer(store, tmp_path):
 
 @pytest.mark.parametrize("error", [UserError("There is nothing to resume."), UsageError("That makes no sense.")])
 def test_if_the_run_cannot_be_made_ready_all_end_with_the_same_code(store, error, capsys, monkeypatch):
-    monkeypatch.setattr(external, "READ_SECONDS", 0.01)  # the other one asks only afterwards
+    monkeypatch.setattr(other_launchers, "READ_SECONDS", 0.01)  # the other one asks only afterwards
     refuse(store, error)
     with pytest.raises(EndedError, match=str(error.exit_code)):
         _agree_on_run(rendezvous(store, 1), not_called)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.corpus import pipes
+from dragoman.corpus import token_streams
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
-from dragoman.corpus.pipes import detokenize_stream, load_vocabulary, tokenize_stream
+from dragoman.corpus.token_streams import detokenize_stream, load_vocabulary, tokenize_stream
 from dragoman.corpus.tokenizer import Tokenizer, TokenizerDesign, train_tokenizer
 from dragoman.run.errors import UsageError, UserError
 
@@ -153,7 +153,7 @@ def test_a_wrong_id_is_refused_with_its_line(word: str, message: str):
 
 
 def test_line_numbers_continue_across_batches(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pipes, "BATCH_BYTES", 4)
+    monkeypatch.setattr(token_streams, "BATCH_BYTES", 4)
     with pytest.raises(UserError, match="line 100 has 'x'"):
         detokenize(TOKENIZERS["bpe"], b"5\n" * 99 + b"x\n", as_ids=True)
     text = b"a cat\n\nthe dog\n" * 20
@@ -177,7 +177,7 @@ def test_a_stream_is_never_wholly_in_memory():
     out = io.BytesIO()
     stream = Watched(b"a cat\n" * 300_000, out)
     tokenize_stream(TOKENIZERS["bpe"], stream, out, as_ids=True)
-    assert stream.furthest_ahead < 2 * pipes.BATCH_BYTES
+    assert stream.furthest_ahead < 2 * token_streams.BATCH_BYTES
 
 
 def test_a_vocabulary_is_a_folder_or_a_model_file(prepared: Path):

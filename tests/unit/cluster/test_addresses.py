@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from dragoman.cluster import reach
-from dragoman.cluster.reach import Listener, free_port, interface_of, own_addresses, reachable_address
+from dragoman.cluster import addresses
+from dragoman.cluster.addresses import Listener, free_port, interface_of, own_addresses, reachable_address
 
 LOOPBACK = "127.0.0.1"
 SECRET = "0123456789abcdef" * 2 + "host-b"
@@ -80,7 +80,7 @@ def test_the_port_is_free_again_after_closing():
 
 
 def test_a_server_that_never_answers_is_left_after_the_timeout(monkeypatch):
-    monkeypatch.setattr(reach, "TRY_SECONDS", 0.05)
+    monkeypatch.setattr(addresses, "TRY_SECONDS", 0.05)
     with server(lambda peer: time.sleep(30)) as port:
         assert 0.1 <= seconds_of(lambda: reachable_address([LOOPBACK, "127.0.0.2"], port, SECRET)) < 20
 

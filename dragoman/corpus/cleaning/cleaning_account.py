@@ -32,7 +32,7 @@ _MAX_SIDE_CHARACTERS = 44
 _MIN_FENCE = 3
 
 
-class Account:
+class CleaningAccount:
     """Counts the pairs that were read and dropped; blocks are added in the order of the text."""
 
     def __init__(self, rules: Rules) -> None:
@@ -104,7 +104,7 @@ class Account:
 
 
 def kept_message(record: Mapping[str, Any]) -> str:
-    """Says how many pairs were kept; takes the result of `Account.record`."""
+    """Says how many pairs were kept; takes the result of `CleaningAccount.record`."""
     num_read, num_kept = record["num_read"], record["num_kept"]
     return (
         f"{num_kept:,} of {num_read:,} pairs were kept ({_percent(num_kept / num_read if num_read else 0.0)}). "
@@ -122,7 +122,7 @@ def dropped_message(record: Mapping[str, Any]) -> str | None:
 
 
 def table_lines(record: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of `Account.table_lines` for the result of `Account.record`."""
+    """Returns the lines of `CleaningAccount.table_lines` for the result of `CleaningAccount.record`."""
     rows = [("filter", "pairs dropped", "share"), *map(_row, record["filters"])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = [

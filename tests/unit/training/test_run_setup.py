@@ -12,9 +12,9 @@ import pytest
 from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import Settings, build_settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.folder import RunFolder, hold_run
-from dragoman.training import start
-from dragoman.training.start import create_run, reopen_run
+from dragoman.run.folder import RunFolder, lock_run
+from dragoman.training import run_setup
+from dragoman.training.run_setup import create_run, reopen_run
 
 STAGES = [{"from_step": 100, "weights": {"news": 4.0}}, {"from_step": 200, "weights": {"news": 8.0}}]
 
@@ -51,8 +51,8 @@ class Stand:
         create_run(self.run, self.settings(**data), num_workers=1)
         return load_settings(self.run.config)
 
-    def resume(self, *overrides: str, is_all_here: bool = True) -> Settings:
-        reopen_run(self.run, None, list(overrides), num_workers=1, is_all_here=is_all_here)
+    def resume(self, *overrides: str, are_checkpoints_here: bool = True) -> Settings:
+        reopen_run(self.run, None, list(overrides), num_workers=1, are_checkpoints_here=are_checkpoints_here)
         return load_settings(self.run.config)
 
     def newest_checkpoint(self, run: RunFolder) -> Path | None:
@@ -64,8 +64,8 @@ def stand(tmp_path, monkeypatch):
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "tokenizer.model").write_bytes(b"")
     stand = Stand(RunFolder(tmp_path / "run"), FakeCorpus(tmp_path / "prepared"))
-    monkeypatch.setattr(start.PreparedCorpus, "open", lambda _: stand.corpus)
-    monkeypatch.setattr(start, "newest_whole_checkpoint", lambda run, _warn: stand.newest_checkpoint(run))
+    monkeypatch.setattr(run_setup.PreparedCorpus, "open", lambda _: stand.corpus)
+    monkeypatch.setattr(run_setup, "newest_complete_checkpoint", lambda run, _warn: stand.newest_checkpoint(run))
     return stand
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_never_began_may_begin_again(stand):
 
 def test_a_run_somebody_trains_is_not_begun_again_even_before_its_first_checkpoint(stand):
     stand.begin()
-    with hold_run(stand.run), pytest.raises(UserError, match="already holds a run"):
+    with lock_run(stand.run), pytest.raises(UserError, match="already holds a run"):
         stand.begin()
 
 
@@ -204,7 +204,7 @@ def test_without_a_checkpoint_a_run_goes_on_only_if_other_hosts_may_have_one(sta
     stand.checkpoint_step = None
     with pytest.raises(UserError, match="There is no checkpoint to resume in"):
         stand.resume()
-    stand.resume(is_all_here=False)
+    stand.resume(are_checkpoints_here=False)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class _Lines:
         self._closed: set[str] = set()
 
     def update(self, stage: StageProgress, now: float) -> None:
-        """Writes a line if the last one, or the begin of the stage, is long enough ago."""
+        """Writes a line if enough time has passed since the last one or since the stage began."""
         if now - self._last_lines.get(stage.name, stage.begin) < _LINE_EVERY_SECONDS:
             return
         self._last_lines[stage.name] = now

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.launch import call_hosts
+from dragoman.launch import host_connections
 from dragoman.launch import hosts as hosts_module
-from dragoman.launch.call_hosts import FAILED_RETURN_SECONDS, LOOPBACK, SETTLED_SECONDS, HostConnections, LostHosts
 from dragoman.launch.connection import HostError
+from dragoman.launch.host_connections import (
+    FAILED_RETURN_SECONDS,
+    LOOPBACK,
+    SETTLED_SECONDS,
+    HostConnections,
+    LostHosts,
+)
 from dragoman.launch.hosts import Host, gather_facts
 from dragoman.run.folder import RunFolder
 
@@ -71,7 +77,7 @@ def all_links() -> set[tuple[str, str]]:
 @pytest.fixture
 def fake_hosts(monkeypatch):
     """Hosts that all reach each other and are like this machine; returns the class, whose answers a test may change."""
-    monkeypatch.setattr(call_hosts, "Connection", FakeConnection)
+    monkeypatch.setattr(host_connections, "Connection", FakeConnection)
     monkeypatch.setattr(hosts_module, "code_fingerprint", lambda: "c0de")  # over all files, for every host and example
     monkeypatch.setattr(FakeConnection, "links", all_links())
     monkeypatch.setattr(FakeConnection, "differences", {})
@@ -177,7 +183,9 @@ def test_missing_data_is_sent_only_on_request(fake_hosts, call, said, monkeypatc
     _, problems = call("a", "b")
     assert "--send-data" in problems[Host("b", 2)]
     sent = []
-    monkeypatch.setattr(call_hosts, "send_folder", lambda connection, folder, _: sent.append((connection, folder)))
+    monkeypatch.setattr(
+        host_connections, "send_folder", lambda connection, folder, _: sent.append((connection, folder))
+    )
     _, problems = call("a", "b", is_data_sent=True)
     assert problems == {}
     assert [(connection.host.name, folder) for connection, folder in sent] == [("b", prepared)]
@@ -261,7 +269,7 @@ class Search:
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeTime()
-    monkeypatch.setattr(call_hosts, "time", clock)
+    monkeypatch.setattr(host_connections, "time", clock)
     return clock
 
 
@@ -269,7 +277,7 @@ def clock(monkeypatch):
 def search(monkeypatch):
     search = Search()
     monkeypatch.setattr(LostHosts, "_can_be_used", lambda _self, host: search.can_be_used(host))
-    monkeypatch.setattr(call_hosts, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(host_connections, "LOOK_SECONDS", 0.005)
     return search
 
 

@@ -22,7 +22,7 @@ from dragoman.launch.launcher import ended_state, write_end_report
 from dragoman.run.config import load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
-from dragoman.run.folder import RunFolder, hold_run
+from dragoman.run.folder import RunFolder, lock_run
 from dragoman.run.status import RunStatus, StatusFile, clear_stop_request
 from dragoman.training.worker import describe_exception, end_process, known_cause, train_on_rank
 
@@ -87,7 +87,7 @@ def _has_config(run: RunFolder, text: str) -> bool:
 
 
 def _open_status(run: RunFolder, num_workers: int, stack: ExitStack) -> StatusFile:
-    stack.enter_context(hold_run(run))
+    stack.enter_context(lock_run(run))
     clear_stop_request(run)
     initial = RunStatus.starting(load_settings(run.config).training.max_steps, num_workers)
     status = stack.enter_context(StatusFile(run, initial))

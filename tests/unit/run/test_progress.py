@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.monitoring.progress import StageProgress, describe_seconds, progress_bars
+from dragoman.run.progress import StageProgress, describe_seconds, progress_bars
 
 
 class Terminal(io.StringIO):

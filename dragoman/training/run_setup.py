@@ -12,11 +12,11 @@ from dragoman import __version__
 from dragoman.corpus.mixture import Mixture, base_weights, build_stages, stages_begun
 from dragoman.corpus.prepared_corpus import PreparedCorpus, tokenizer_path
 from dragoman.model.shape import resolve_shape
-from dragoman.run.checkpoints import newest_whole_checkpoint
+from dragoman.run.checkpoints import newest_complete_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_json, write_text
-from dragoman.run.folder import RunFolder, checkpoint_step, is_held
+from dragoman.run.folder import RunFolder, checkpoint_step, is_locked
 
 _KEPT_ON_RESUME = (
     ("training", "seed"),
@@ -49,11 +49,11 @@ def copy_tokenizers(corpus: PreparedCorpus, run: RunFolder) -> None:
 
 
 def reopen_run(
-    run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int, is_all_here: bool = True
+    run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int, are_checkpoints_here: bool = True
 ) -> None:
     """Checks that a run can continue, and writes the settings it continues with.
 
-    Its checkpoints may be on other hosts unless `is_all_here`; then the workers search for them.
+    Its checkpoints may be on other hosts unless `are_checkpoints_here`; then the workers search for them.
     """
     if not run.exists:
         raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
@@ -66,10 +66,10 @@ def reopen_run(
     corpus = _check_settings(settings, num_workers)
     settings = _resolve_data(settings, corpus)
     warnings: list[str] = []
-    checkpoint = newest_whole_checkpoint(run, warnings.append)
+    checkpoint = newest_complete_checkpoint(run, warnings.append)
     if checkpoint is not None:
         _require_same_mixture(before, settings, corpus, checkpoint_step(checkpoint))
-    elif is_all_here:
+    elif are_checkpoints_here:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
     if settings != before:
         write_text(run.config, dump_settings(settings, _describe_start()))
@@ -87,7 +87,7 @@ def _require_same_mixture(before: Settings, settings: Settings, corpus: Prepared
 
 def require_free_folder(run: RunFolder) -> None:
     """Refuses to write into another run or a folder with other files; a run without checkpoints may start again."""
-    if run.exists and not run.checkpoint_steps() and not is_held(run):
+    if run.exists and not run.checkpoint_steps() and not is_locked(run):
         return
     if run.exists:
         raise UserError(
