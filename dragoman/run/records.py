@@ -271,7 +271,10 @@ def _describe_problem(error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"{name} is missing"
     shown = repr(problem["input"])
-    return f"{name} is {shown if len(shown) <= 40 else shown[:39] + '…'}: {problem['msg'].lower()}"
+    reason = problem["msg"].lower()
+    if problem["type"].endswith("than_equal") and isinstance(problem["input"], float):
+        reason = "not a finite number of a usable size"
+    return f"{name} is {shown if len(shown) <= 40 else shown[:39] + '…'}: {reason}"
 
 
 def validate_known(model: type[AnyModel], values: Any) -> AnyModel:

@@ -64,8 +64,8 @@ class EncodedShard(TaskRecord):
 def encode_one_shard(task: EncodeTask) -> EncodedShard:
     """Runs a task: encodes a shard, writes its ids, and measures it."""
     record_path = task.folder.encoded(task.split, task.index, "json")
-    if record_path.exists():
-        return EncodedShard.load(record_path)
+    if record_path.exists() and _is_complete(finished := EncodedShard.load(record_path), task.folder.corpus):
+        return finished
     sources, targets, held_out = _read_text(task)
     source_encoder, target_encoder = (_load_encoder(path, task.dtype) for path in task.tokenizers)
     shard, source, target = write_shard(
@@ -85,6 +85,12 @@ def encode_one_shard(task: EncodeTask) -> EncodedShard:
     )
     encoded.save(record_path)
     return encoded
+
+
+def _is_complete(shard: EncodedShard, corpus: Path) -> bool:
+    """Whether all files of a finished shard have their size; a power failure may cut them short."""
+    paths = {corpus / name: file.num_bytes for name, file in shard.files.items()}
+    return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths.items())
 
 
 def _read_text(task: EncodeTask) -> tuple[list[str], list[str], Dropped]:

@@ -87,6 +87,8 @@ def prepare_corpus(
                 context = StageContext(workers, say, progress)
                 manifest = _Preparation(settings, rules, inputs, keys.corpus, work, context).run()
                 publish(work, out)
+                # The published files have a second name there: kept, damage of the one would damage the other.
+                shutil.rmtree(work.shards.path)
                 if keep_work and (kept := keep_finished_stages(work)):
                     say(f"The cleaned text is kept in {kept} for the next preparation; delete it to free the space.")
                 remove_work(work)

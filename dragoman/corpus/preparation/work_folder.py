@@ -4,7 +4,7 @@
   text-KEY/        cleaned and shuffled training text (settings of the tokenizer do not change it)
   shards-KEY/      tokenizers and encoded shards (names and weights of the corpora do not change them)
   corpus/          the prepared corpus while it is put together
-.dragoman-work/    text-KEY and shards-KEY of the last finished preparation in this folder, kept for the next one
+.dragoman-work/    text-KEY of the last finished preparation in this folder, kept for the next one
 
 KEY is a hash of all that decides the content of the stage's files, so equal names mean equal content.
 """

@@ -72,7 +72,7 @@ def test_other_settings_of_late_stages_do_not_clean_again(
     assert content_of(tmp_path / "second") == content_of(tmp_path / "fresh")
 
 
-def test_other_weights_and_names_do_not_encode_again(
+def test_other_weights_and_names_do_not_clean_again(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_pairs(tmp_path, "other", make_pairs(50, seed=2))
@@ -86,8 +86,7 @@ def test_other_weights_and_names_do_not_encode_again(
 
     prepare(settings(1.0, "news"), tmp_path / "first")
     with monkeypatch.context() as no_work:
-        for name in ("clean_stage.clean_block", "vocabulary_stage.train_tokenizer", "encode_stage.write_shard"):
-            no_work.setattr(f"dragoman.corpus.preparation.{name}", fail)
+        no_work.setattr("dragoman.corpus.preparation.clean_stage.clean_block", fail)
         prepare(settings(0.5, "web"), tmp_path / "second")
     shutil.rmtree(tmp_path / KEPT)
     prepare(settings(0.5, "web"), tmp_path / "fresh")
@@ -101,7 +100,7 @@ def test_other_weights_and_names_do_not_encode_again(
 def test_other_settings_of_cleaning_clean_again(tmp_path: Path, files: Files, change: dict[str, Any]) -> None:
     prepare(settings_for(files), tmp_path / "first")
     assert CLEAN in prepare(settings_for(files, **change), tmp_path / "second")
-    assert len(names_in(tmp_path / KEPT)) == 2  # the text and the shards of the second one only
+    assert len(names_in(tmp_path / KEPT)) == 1  # the text of the second one only
 
 
 def test_other_text_or_other_code_cleans_again(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,26 +141,22 @@ def test_an_interruption_in_a_late_stage_keeps_the_cleaned_text_for_any_output(
 def test_a_full_disk_keeps_finished_tasks_and_the_same_command_continues(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_written, write_side = 0, shards._write_side
+    num_written, num_fitting, write_side = 0, 4, shards._write_side
 
     def fill_disk(*arguments: Any) -> Any:
         nonlocal num_written
         num_written += 1
-        if num_written > 4:
+        if num_written > num_fitting:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_side(*arguments)
 
-    with monkeypatch.context() as full_disk:
-        full_disk.setattr(shards, "_write_side", fill_disk)
-        with pytest.raises(UserError, match=rf"no space left for {tmp_path / 'out'}; free some and run the same"):
-            prepare(settings_for(files), tmp_path / "out")
+    monkeypatch.setattr(shards, "_write_side", fill_disk)
+    with pytest.raises(UserError, match=rf"no space left for {tmp_path / 'out'}; free some and run the same"):
+        prepare(settings_for(files), tmp_path / "out")
     assert names_in(tmp_path) == {"train.en", "train.de", ".out.partial"}
-    [encoded] = (tmp_path / ".out.partial").glob("shards-*/encoded")
-    before = {path.name: path.stat().st_mtime_ns for path in encoded.glob("*.json")}
-    assert len(before) == 2
+    num_fitting, num_written = 10**6, 0
     assert CLEAN not in prepare(settings_for(files), tmp_path / "out")
-    [encoded] = (tmp_path / KEPT).glob("shards-*/encoded")
-    assert before.items() < {path.name: path.stat().st_mtime_ns for path in encoded.glob("*.json")}.items()
+    assert num_written == len(list((tmp_path / "out").rglob("*.ids"))) - 4
     shutil.rmtree(tmp_path / KEPT)
     prepare(settings_for(files), tmp_path / "fresh")
     assert content_of(tmp_path / "out") == content_of(tmp_path / "fresh")
@@ -195,6 +190,36 @@ def test_damaged_text_is_cleaned_again(tmp_path: Path, files: Files) -> None:
     shutil.rmtree(tmp_path / KEPT)
     prepare(wanted, tmp_path / "fresh")
     assert content_of(tmp_path / "second") == content_of(tmp_path / "fresh")
+
+
+def test_damage_of_one_output_does_not_reach_the_next(tmp_path: Path, files: Files) -> None:
+    prepare(settings_for(files), tmp_path / "first")
+    damaged = tmp_path / "first" / "train" / "00000.source.ids"
+    assert damaged.stat().st_nlink == 1
+    prepare(settings_for(files), tmp_path / "second")
+    before = content_of(tmp_path / "second")
+    with damaged.open("r+b") as file:
+        file.write(b"\xff" * 8)
+    assert content_of(tmp_path / "second") == before
+    prepare(settings_for(files), tmp_path / "third")
+    assert content_of(tmp_path / "third") == before
+
+
+def test_a_shard_that_was_cut_short_is_encoded_again(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("dragoman.corpus.preparation.prepare.publish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings_for(files), tmp_path / "out")
+    for shard in (tmp_path / ".out.partial").glob("shards-*/corpus/train/00000.source.ids"):
+        shard.write_bytes(shard.read_bytes()[:-2])
+    prepare(settings_for(files), tmp_path / "out", keep_work=False)
+    prepare(settings_for(files), tmp_path / "fresh")
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "fresh")
 
 
 def test_nothing_is_kept_unless_asked_for(tmp_path: Path, files: Files) -> None:
