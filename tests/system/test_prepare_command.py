@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -183,6 +184,22 @@ def test_killed_in_each_stage_it_leaves_no_process_and_continues_to_the_same_byt
     prepare(files, tmp_path / "out", "--processes", 1, "--discard-work")
     assert content_of(tmp_path / "out") == expected
     assert names_in(tmp_path) == {"out"}
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_continues_to_the_same_bytes(
+    files: Files, expected: dict[str, object], tmp_path: Path
+):
+    out, randomness = tmp_path / "out", random.Random(1)
+    for _ in range(3):
+        process = subprocess.Popen(command(files, out), stderr=subprocess.PIPE, text=True)
+        # From before its first task to after its end: where it has ended by itself, there is nothing to kill.
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=randomness.uniform(0.5, 2.5))
+        process.kill()
+        process.communicate()
+    prepare(files, out)
+    assert content_of(out) == expected
 
 
 def test_control_c_ends_with_one_message_and_keeps_the_work(files: Files, expected: dict[str, object], tmp_path: Path):
