@@ -1,10 +1,12 @@
 """Finds what made a run fail in the lines of any trainer's log."""
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from importlib.resources import files
 from typing import Any
 
 from dragoman.importing.imported_run import ImportedRun, LogFailure
@@ -69,187 +71,23 @@ HARMLESS = re.compile(
 )
 """Open MPI uses sockets if there is no InfiniBand; TensorBoard's web server logs errors of its visitors."""
 
-# The first kind that matches a line counts: special kinds stand before general ones.
-_KNOWN_FAILURES = (
-    FailureKind(
-        r"loss scale reached|already at minimum - cannot decrease|loss scale .{0,40}too (?:small|low)",
-        "The loss scale fell to its minimum",
-        "Every update overflowed in half precision, so the loss exploded: lower the learning rate, warm up for "
-        "longer, clip gradients, or train in bf16 or fp32.",
-    ),
-    FailureKind(
-        r"model (?:has )?exploded|loss (?:is|became|was) (?:nan|inf)"
-        r"|diverged with loss|nan in summary|nanlossduringtraining",
-        "The trainer itself reports a loss that is not a number",
-        "Lower the learning rate, warm up for longer or clip gradients; with half precision, use loss scaling.",
-    ),
-    FailureKind(
-        r"oom-kill|out of memory: kill|^killed$|^killed by signal 9|line \d+: +\d+ killed|signal:? 9\b|sigkill"
-        r"|exit ?code *:? *-9\b|\bmemoryerror|arraymemoryerror|std::bad_alloc|cannot allocate memory"
-        r"|cpuallocator: (?:can't|not enough)",
-        "A process was killed, or the machine's main memory ran out",
-        "Usually the kernel kills the largest process when main memory is full: look for 'oom-kill' in dmesg, and use "
-        "a smaller shuffle buffer, fewer data workers or fewer ranks per machine. A user may also have used kill -9.",
-        Role.STOPPED,
-    ),
-    FailureKind(
-        r"resourceexhaustederror|oom when allocating tensor|out of memory|outofmemoryerror|out_of_memory"
-        r"|cublas_status_alloc_failed|ran out of gpu memory",
-        "A GPU ran out of memory",
-        "The batch and the model do not fit into the GPU: use a smaller batch (and accumulate gradients), shorter "
-        "sentences or half precision, and check with nvidia-smi whether another process uses the memory.",
-    ),
-    FailureKind(
-        r"could not resolve host|name or service not known|failure in name resolution"
-        r"|cannot resolve",
-        "A host name could not be resolved",
-        "The name in the host list is wrong or not known on this machine: correct it, or add it to /etc/hosts on every "
-        "machine and try `ssh NAME true`.",
-    ),
-    FailureKind(
-        r"host key verification failed",
-        "ssh does not know the key of a host",
-        "Log in once by ssh from the launching machine, or add the key to known_hosts.",
-    ),
-    FailureKind(
-        r"permission denied \(publickey|permission denied, please try again|too many authentication failures",
-        "A host refused the ssh login",
-        "Add the public key of the launching machine to authorized_keys on every host, then try `ssh NAME true`.",
-    ),
-    FailureKind(
-        r"connect to (?:host|address) .{1,200}(?:refused|timed out|no route)|no route to host|network is unreachable"
-        r"|kex_exchange_identification",
-        "A host could not be reached",
-        "Nothing listens on that port, or a firewall blocks it: check that the machine is up, that sshd runs on this "
-        "port and that no firewall separates the machines.",
-    ),
-    FailureKind(
-        r"orted: (?:command )?not found|orted: no such file",
-        "Open MPI is missing on a host",
-        "orted was not found there: install the same Open MPI on every machine, and start mpirun by its full path or "
-        "with --prefix.",
-    ),
-    FailureKind(
-        r"unable to start the orte daemon|orte was unable to reliably|prte was unable"
-        r"|an orte daemon has unexpectedly failed",
-        "Open MPI could not start its daemon on a host",
-        "ssh failed, orted is missing, or it could not connect back: try `ssh NAME orted --version`, and check that no "
-        "firewall blocks any port between the machines.",
-        Role.CONSEQUENCE,
-    ),
-    FailureKind(
-        r"not enough slots|slots available in the system",
-        "mpirun was asked for more processes than the host list has slots",
-        "Give every host its number of slots (`-H a:2,b:2`) or start fewer processes (-np).",
-    ),
-    FailureKind(
-        r"can't open file|could not access or execute an executable|execvp error|exec format error"
-        r"|unable to (?:launch|start) the specified application|unable to find the specified executable"
-        r"|: command not found",
-        "The script or program was not found",
-        "Check the path: every machine and every container needs the script at the same path.",
-    ),
-    FailureKind(
-        r"could not load dynamic library|error while loading shared libraries|cannot open shared object file",
-        "A library is missing",
-        "Install the version of CUDA, cuDNN or NCCL that the program was built for, or add its folder to "
-        "LD_LIBRARY_PATH.",
-        is_harmless_if_training_continues=True,
-    ),
-    FailureKind(
-        r"modulenotfounderror|importerror|no module named",
-        "A Python module is missing",
-        "Install it on every machine, in the environment that starts the training, or set PYTHONPATH.",
-    ),
-    FailureKind(
-        r"no space left on device|disk quota exceeded",
-        "The disk is full",
-        "Free space or keep fewer checkpoints; the newest checkpoint may be damaged.",
-    ),
-    FailureKind(
-        r"driver version is insufficient|no cuda-capable device|cuda_error_no_device|invalid device ordinal"
-        r"|found no nvidia driver|no cuda gpus are available|torch not compiled with cuda|cuda_error_unknown"
-        r"|no kernel image is available|driver/library version mismatch|cuda_error_invalid_device",
-        "No usable GPU was found",
-        "The driver, the CUDA version or the number of GPUs does not fit: compare nvidia-smi with the version that the "
-        "program was built for, and start at most one process per GPU.",
-        is_harmless_if_training_continues=True,
-    ),
-    FailureKind(
-        r"nvrm: xid|uncorrectable ecc|an illegal memory access|cuda error: unspecified launch failure"
-        r"|device-side assert|cuda_error_illegal_address",
-        "A GPU reported an error",
-        "An index is out of range (a token id beyond the vocabulary), or the hardware fails: run with "
-        "CUDA_LAUNCH_BLOCKING=1 to see where, and look for Xid in dmesg.",
-    ),
-    FailureKind(
-        r"unrecognized arguments|valueerror: unknown param|unknown (?:parameter|option|argument|flag)|no such option"
-        r"|argument --?[\w-]+: |error: the following arguments are required|configattributeerror|missing mandatory",
-        "The command line or the configuration was rejected",
-        "The message names the option: correct its name or its value.",
-    ),
-    FailureKind(
-        r"filenotfounderror|notfounderror.{0,200}no such file|: no such file or directory|no such file or directory: ",
-        "A file was not found",
-        "The message names the file: check the paths of data, vocabulary and checkpoint on every machine.",
-        is_harmless_if_training_continues=True,
-    ),
-    FailureKind(
-        r"permissionerror|permission denied",
-        "There was no permission to read or write a file or folder",
-        "The message names it: check its owner and permissions on every machine.",
-        is_harmless_if_training_continues=True,
-    ),
-    FailureKind(
-        r"keyboardinterrupt|(?<!closing signal )sigterm|signal:? 15\b|sigint\b|due to time limit|job .{1,60} cancelled",
-        "A user or a scheduler stopped the run",
-        "The reason is Ctrl-C, kill or a time limit: continue from the newest checkpoint.",
-        Role.STOPPED,
-    ),
-    FailureKind(
-        r"watchdog caught collective|collective operation timeout|nccl.{0,80}time(?:d )?out|one or more tensors were "
-        r"submitted to be reduced.{0,80}(?:waiting|stalled)|stalled ranks|stall.{0,20}shutdown",
-        "Ranks timed out while they waited for each other",
-        "One rank died, hangs or runs other code than the rest: look for the first error of any rank in the logs of "
-        "all machines.",
-        Role.CONSEQUENCE,
-        is_harmless_if_training_continues=True,
-    ),
-    FailureKind(
-        r"nccl info .{0,80}, retrying",
-        "NCCL waited for other ranks",
-        "They had not started yet, or do not listen on the interface that NCCL chose: set NCCL_SOCKET_IFNAME to the "
-        "interface between the machines, and check that every rank has started.",
-        Role.CONSEQUENCE,
-        is_harmless_if_training_continues=True,
-    ),
-    FailureKind(
-        r"nccl error|nccl.{0,120}(?:unhandled|(?:system|internal|remote) error|connection (?:refused|timed out))"
-        r"|unhandled (?:system|cuda) error|socketstartconnect|ncclsystemerror|ncclinternalerror|ncclremoteerror"
-        r"|connect to .{1,120} failed",
-        "NCCL could not reach the other ranks",
-        "A rank died, NCCL chose the wrong network interface, or a firewall blocks it: set NCCL_SOCKET_IFNAME to the "
-        "interface between the machines and run with NCCL_DEBUG=INFO.",
-        Role.CONSEQUENCE,
-    ),
-    FailureKind(
-        r"connection reset by peer|broken pipe|connection closed by|connection refused|connection timed out",
-        "A connection between processes broke",
-        "The process at the other end died or the network failed: look for the first error in the logs of the other "
-        "machines.",
-        Role.CONSEQUENCE,
-    ),
-    FailureKind(
-        r"horovod has been shut down|exited on signal|exited with non-zero status|primary job +terminated"
-        r"|childfailederror|closing signal sigterm|mpi_abort|terminating the job|segmentation fault"
-        r"|process group .{0,40}aborted|exit ?code *:? *-[0-9]",
-        "A rank ended, and then the others",
-        "The cause is the first error of any rank, earlier in this log or in the logs of the other machines.",
-        Role.CONSEQUENCE,
-    ),
-)
+
+def _load_kinds() -> tuple[FailureKind, ...]:
+    """Reads the known kinds of failure from failure_kinds.toml."""
+    text = files("dragoman.importing").joinpath("failure_kinds.toml").read_text(encoding="utf-8")
+    return tuple(
+        FailureKind(
+            "|".join(entry["patterns"]),
+            entry["what"],
+            entry["cause"],
+            Role[entry.get("role", "CAUSE")],
+            entry.get("is_harmless_if_training_continues", False),
+        )
+        for entry in tomllib.loads(text)["failure"]
+    )
 
 
+_KNOWN_FAILURES = _load_kinds()
 MAX_CHARACTERS = 2_000
 """Characters of a line that are searched."""
 _MAX_ORDINARY_LINES = 1_000
