@@ -1,16 +1,11 @@
-"""`dragoman train --source … --target …`: trains on two text files, with settings chosen for them.
-
-Settings depend on the size of the corpus and on the machine, and each choice is explained.
-"""
+"""`dragoman train --source … --target …`: trains on two text files, with settings chosen for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dragoman.corpus.cleaning.cleaning_account import dropped_message
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
-from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.corpus.settings import PrepareSettings
 from dragoman.evaluation.final_evaluation import evaluate_run
 from dragoman.launch.hosts import Placement, count_gpus
@@ -20,7 +15,7 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores, own_command
 from dragoman.run.progress import progress_bars
-from dragoman.run.tables import dump_toml
+from dragoman.training.choose_settings import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.run_setup import create_run, require_free_folder
 from dragoman.translation.translator import load_run
 
@@ -52,105 +47,3 @@ def train_on_own_text(
     write_end_report(run, settings)  # again, now with the score of the test set
     say(f"Translate with: {own_command()} translate {run.path} FILE")
     return {"test": result.figures()}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Properties of the machine that settings depend on."""
-
-    num_cores: int
-    num_gpus: int
-    num_workers: int = 1
-    """Worker processes the user asked for."""
-
-    def __str__(self) -> str:
-        if self.num_gpus:
-            return f"{self.num_gpus} GPU{'s' if self.num_gpus > 1 else ''}"
-        return f"{self.num_cores} CPU core{'s' if self.num_cores > 1 else ''}"
-
-
-@dataclass(frozen=True)
-class CorpusSize:
-    """Properties of the corpus that settings depend on."""
-
-    num_pairs: int
-    num_target_tokens: int
-
-    @classmethod
-    def of(cls, corpus: PreparedCorpus) -> "CorpusSize":
-        """Returns the size of the training split."""
-        train = corpus.manifest.splits["train"]
-        return cls(train.num_pairs, train.target.num_tokens + train.num_pairs)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings with the reason for choosing them."""
-
-    values: dict[str, dict[str, Any]]
-    reason: str
-
-
-def choose_settings(size: CorpusSize, machine: Machine, prepared: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns settings as tables of a TOML file, and one reason per choice."""
-    tables: dict[str, dict[str, Any]] = {"data": {"prepared": str(prepared)}}
-    choices = [_choose_model(size, machine)]
-    choices.append(_choose_batch(size, machine))
-    choices.append(_choose_steps(size, choices[-1].values["training"]["global_batch_tokens"]))
-    choices.append(_choose_schedule(choices[0].values["model"]["preset"], choices[-1].values["training"]["max_steps"]))
-    for choice in choices:
-        for section, values in choice.values.items():
-            tables.setdefault(section, {}).update(values)
-    return tables, [choice.reason for choice in choices]
-
-
-def _choose_model(size: CorpusSize, machine: Machine) -> Choice:
-    preset = "tiny" if size.num_pairs < 5_000 else "small"
-    if machine.num_gpus and size.num_pairs >= 100_000:
-        preset = "transformer-base"
-    dropout = 0.3 if size.num_pairs < 20_000 else 0.2 if size.num_pairs < 200_000 else 0.1
-    return Choice(
-        {"model": {"preset": preset, "dropout": dropout}},
-        f"Model {preset} with dropout {dropout}: {size.num_pairs:,} training pairs on {machine}.",
-    )
-
-
-def _choose_batch(size: CorpusSize, machine: Machine) -> Choice:
-    tokens = 2_048 if size.num_pairs < 5_000 else 4_096 if size.num_pairs < 100_000 else 8_192
-    if machine.num_gpus and size.num_pairs >= 100_000:
-        tokens = 32_768
-    virtual_workers = max(4, machine.num_gpus, machine.num_workers)
-    return Choice(
-        {"training": {"global_batch_tokens": tokens, "virtual_workers": virtual_workers}},
-        f"Batches of {tokens:,} tokens: about {max(1, size.num_target_tokens // tokens):,} steps per epoch.",
-    )
-
-
-def _choose_steps(size: CorpusSize, batch_tokens: int) -> Choice:
-    epochs = 40 if size.num_pairs < 20_000 else 20 if size.num_pairs < 200_000 else 8
-    steps = min(100_000, max(300, epochs * size.num_target_tokens // batch_tokens))
-    interval = max(50, steps // 10)
-    return Choice(
-        {
-            "training": {"max_steps": steps, "log_every": max(10, min(50, interval // 5)), "sample_every": interval},
-            "evaluation": {"evaluate_every": interval},
-            "checkpoints": {"save_every": interval, "best_by": "bleu"},
-        },
-        f"{steps:,} steps, about {steps * batch_tokens / size.num_target_tokens:.0f} epochs; "
-        f"evaluated on the dev set and saved every {interval:,} steps; the checkpoint with the best BLEU is kept.",
-    )
-
-
-def _choose_schedule(preset: str, steps: int) -> Choice:
-    rate = {"tiny": 3e-3, "small": 2e-3}.get(preset, 7e-4)
-    warmup = min(4_000, max(50, steps // 20))
-    return Choice(
-        {"training": {"schedule": "cosine", "learning_rate": rate, "warmup_steps": warmup, "beta2": 0.98}},
-        f"Learning rate {rate:g}, reached after {warmup:,} steps, then falling to 0 along a cosine by the last step.",
-    )
-
-
-def describe_choices(tables: dict[str, dict[str, Any]], reasons: list[str]) -> str:
-    """Returns the chosen settings as a config file to copy and edit."""
-    head = ["# Chosen by `dragoman train --source … --target …`; copy and edit, then: dragoman train COPY.toml"]
-    return "\n".join(head + [f"# {reason}" for reason in reasons]) + "\n\n" + dump_toml(tables)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cli.own_text import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.model.shape import load_preset
 from dragoman.run.config import build_settings, load_settings
 from dragoman.run.errors import UsageError
+from dragoman.training.choose_settings import CorpusSize, Machine, choose_settings, describe_choices
 
 sizes = st.builds(lambda pairs, tokens: CorpusSize(pairs, pairs * tokens), st.integers(1, 10**8), st.integers(1, 60))
 machines = st.builds(Machine, num_cores=st.integers(1, 256), num_gpus=st.integers(0, 64))
