@@ -26,6 +26,9 @@ def test_imports_point_one_way():
         "dragoman.run.config",
         "dragoman.model.shape",
         "dragoman.corpus.prepared_corpus",
+        "dragoman.training.choose_settings",
+        "dragoman.launch.launcher",
+        "dragoman.report.compose",
         "dragoman.cli",
     ],
 )
