@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files are distributed over processes, so that tests that wait do not delay the others.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-all check bench rig clean
 help: ## list these commands
