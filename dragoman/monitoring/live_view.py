@@ -23,7 +23,7 @@ from dragoman.monitoring.live_data import Judge, NodeView, Points, RunView, Verd
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import GpuSample, InterfaceSample, PredictedSeconds, SecondsByPart
 from dragoman.run.status import Observation
-from dragoman.run.units import BITS_PER_BYTE, format_rate, format_seconds
+from dragoman.run.units import BITS_PER_BYTE, format_figure, format_rate, format_seconds
 
 LETTERS = {
     "forward": ("F", "green"),
@@ -92,11 +92,6 @@ def _rows(rows: Sequence[RenderableType], at_least: int = 1) -> Section | None:
     return Section(lambda num: min(num, len(rows)) if num >= at_least else 0, lambda num: Group(*rows[:num]))
 
 
-def _figure(pattern: str, value: float | None) -> str:
-    """Formats a figure; empty if it is not known."""
-    return "" if value is None else pattern.format(value)
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:,.0f} %"
 
@@ -117,12 +112,12 @@ def header(view: RunView, width: int) -> Section | None:
         Text(clean(view.description), _STATE_STYLES.get(view.state, "yellow")),
         Text(clean(view.name), "bold"),
         f"restarts {view.num_restarts:,}",
-        _figure("cost {:,.2f}", figures["cost"]),
+        format_figure("cost {:,.2f}", figures["cost"]),
     ]
     quality = [
-        _figure("loss {:.4g}", figures["loss"]),
-        _figure("BLEU {:.2f}", figures["bleu"]),
-        _figure("{:,.0f} target tokens/s", figures["target_tokens_per_second"]),
+        format_figure("loss {:.4g}", figures["loss"]),
+        format_figure("BLEU {:.2f}", figures["bleu"]),
+        format_figure("{:,.0f} target tokens/s", figures["target_tokens_per_second"]),
         f"{format_step(figures['seconds_per_step'])} per step" if figures["seconds_per_step"] is not None else "",
     ]
     lines = [line for line in (flow(state, width), _progress(view, width), flow(quality, width)) if line]
@@ -320,8 +315,8 @@ def _summary_row(node: NodeView) -> DeviceRow:
 def _gpu_row(gpu: GpuSample) -> DeviceRow:
     details = [
         _memory(gpu.memory_used_bytes, gpu.memory_total_bytes),
-        _figure("{:.0f} W", gpu.power_watts),
-        _figure("{:.0f} °C", gpu.temperature_celsius),
+        format_figure("{:.0f} W", gpu.power_watts),
+        format_figure("{:.0f} °C", gpu.temperature_celsius),
     ]
     return DeviceRow("", f"GPU {gpu.index}", gpu.utilisation, details)
 
@@ -338,8 +333,8 @@ def _describe_gpus(gpus: Sequence[GpuSample]) -> list[Text | str]:
     return [
         Text.assemble(f"{len(gpus)} GPUs " if len(gpus) > 1 else "GPU ", (levels, "green"), mean),
         _memory(used, total or None),
-        _figure("{:,.0f} W", watts or None),
-        _figure("up to {:.0f} °C", hottest or None),
+        format_figure("{:,.0f} W", watts or None),
+        format_figure("up to {:.0f} °C", hottest or None),
     ]
 
 
@@ -360,7 +355,7 @@ def _interface_row(node: NodeView, name: str) -> DeviceRow:
 def _memory(used: float | None, total: float | None) -> str:
     if used is None:
         return ""
-    return f"{used / 1e9:.1f}" + _figure(" of {:.1f}", None if total is None else total / 1e9) + " GB"
+    return f"{used / 1e9:.1f}" + format_figure(" of {:.1f}", None if total is None else total / 1e9) + " GB"
 
 
 # The loss curve

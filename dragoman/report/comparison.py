@@ -19,6 +19,7 @@ from dragoman.report.content import Chart, Comparison, ReportSection, Series, Ta
 from dragoman.report.evidence import Curve, Evidence, Floats
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
+from dragoman.run.units import format_figure
 
 _NOT_SETTINGS = ("provenance",)
 _NO_VALUE = "–"
@@ -94,21 +95,17 @@ def _figures(named: dict[str, Findings]) -> Table:
     runs = list(named.values())
     rows = [
         row("trainer", [each.evidence.trainer for each in runs]),
-        row("parameters", [_text("{:,.0f}", each.evidence.parameters) for each in runs]),
-        row("steps", [_text("{:,.0f}", each.evidence.last_step) for each in runs]),
-        row("last dev loss", [_text("{:.4f}", _last(each.dev_loss)) for each in runs]),
-        row("best dev loss", [_text("{:.4f}", _lowest(each.dev_loss)) for each in runs]),
-        row("last BLEU", [_text("{:.2f}", _last(each.bleu)) + _kind(each) for each in runs]),
+        row("parameters", [format_figure("{:,.0f}", each.evidence.parameters) for each in runs]),
+        row("steps", [format_figure("{:,.0f}", each.evidence.last_step) for each in runs]),
+        row("last dev loss", [format_figure("{:.4f}", _last(each.dev_loss)) for each in runs]),
+        row("best dev loss", [format_figure("{:.4f}", _lowest(each.dev_loss)) for each in runs]),
+        row("last BLEU", [format_figure("{:.2f}", _last(each.bleu)) + _kind(each) for each in runs]),
         row("median time per step", [format_step(each.step_times.median) if each.step_times else "" for each in runs]),
         row("time", [describe_hours(each.wall_seconds) if each.wall_seconds else "" for each in runs]),
-        row("cost", [_text("{:,.2f}", each.cost) for each in runs]),
+        row("cost", [format_figure("{:,.2f}", each.cost) for each in runs]),
         row("limited by", [BOTTLENECK_WORDS.get(each.verdict.bottleneck, "") for each in runs]),
     ]
     return Table("Figures", ["", *named], rows, tuple(range(1, len(named) + 1)))
-
-
-def _text(pattern: str, value: float | None) -> str:
-    return "" if value is None else pattern.format(value)
 
 
 def _kind(findings: Findings) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -49,6 +49,11 @@ def sha256(path: Path) -> str:
     """Computes the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def have_sizes(sizes: Mapping[Path, int]) -> bool:
+    """Whether all files exist with these sizes in bytes; a power failure may cut files short."""
+    return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in sizes.items())
 
 
 def fsync_folder(folder: Path) -> None:

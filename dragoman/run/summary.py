@@ -15,7 +15,7 @@ from dragoman.run.line_follower import LineFollower
 from dragoman.run.processes import own_command
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
 from dragoman.run.status import Observation, planned_training
-from dragoman.run.units import format_seconds
+from dragoman.run.units import format_figure, format_seconds
 
 LastRecords = dict[str, Record]
 """The last record of each kind."""
@@ -200,14 +200,14 @@ def status_lines(figures: dict[str, Any], observation: Observation) -> list[str]
         "State": describe_observation(observation) + _describe_launcher(figures, observation),
         "Step": _describe_step(figures),
         "Quality": _join(
-            _figure("loss {:.4f}", figures["loss"]),
-            _figure("BLEU {:.2f} at the last evaluation", figures["bleu"]),
+            format_figure("loss {:.4f}", figures["loss"]),
+            format_figure("BLEU {:.2f} at the last evaluation", figures["bleu"]),
         ),
         "Speed": _join(
-            _figure("{:.3f} s per step", figures["seconds_per_step"]),
-            _figure("{:,.0f} target tokens/s", figures["target_tokens_per_second"]),
+            format_figure("{:.3f} s per step", figures["seconds_per_step"]),
+            format_figure("{:,.0f} target tokens/s", figures["target_tokens_per_second"]),
         ),
-        "Cost": _figure("{:,.2f}", figures["cost"]),
+        "Cost": format_figure("{:,.2f}", figures["cost"]),
         "Workers": _describe_workers(figures),
         "Restarts": _describe_restarts(figures),
         "Checkpoint": _describe_checkpoint(figures["checkpoint"]),
@@ -232,7 +232,7 @@ def _describe_workers(figures: dict[str, Any]) -> str:
     hosts = [
         f"{host['name']} {host['workers']}{' (lost)' if host['state'] == 'lost' else ''}" for host in figures["hosts"]
     ]
-    return _join(_figure("{:,}", figures["workers"]), ", ".join(hosts), between=" on ")
+    return _join(format_figure("{:,}", figures["workers"]), ", ".join(hosts), between=" on ")
 
 
 def _describe_restarts(figures: dict[str, Any]) -> str:
@@ -249,10 +249,6 @@ def _describe_checkpoint(checkpoint: dict[str, Any] | None) -> str:
         f"step {checkpoint['step']:,}, {format_seconds(checkpoint['seconds_ago'])} ago, "
         f"{checkpoint['bytes'] / BYTES_PER_MB:,.1f} MB, {checkpoint['path']}"
     )
-
-
-def _figure(pattern: str, value: float | None) -> str:
-    return "" if value is None else pattern.format(value)
 
 
 def _join(*parts: str, between: str = ", ") -> str:

@@ -61,3 +61,8 @@ def _scaled(rate: float, unit: str) -> str:
 def format_seconds(seconds: float) -> str:
     """Formats seconds as hours, minutes and seconds: 1:02:03."""
     return str(timedelta(seconds=round(max(-_MAX_SECONDS, min(seconds, _MAX_SECONDS)))))
+
+
+def format_figure(pattern: str, value: float | None) -> str:
+    """Formats a figure with a pattern such as "{:.2f} s"; empty if it is not known."""
+    return "" if value is None else pattern.format(value)

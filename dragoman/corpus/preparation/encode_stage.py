@@ -16,7 +16,7 @@ from dragoman.corpus.preparation.work_folder import ShardsFolder, TaskRecord, lo
 from dragoman.corpus.prepared_corpus import SplitName
 from dragoman.corpus.shards import IdDtype, Shard, Side, StoredFile, WrittenSide, write_shard
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer, WordEncoder
-from dragoman.run.files import write_then_rename
+from dragoman.run.files import have_sizes, write_then_rename
 
 LINES_PER_CALL = 4096
 COUNT_DTYPE = np.dtype("<i8")
@@ -88,9 +88,7 @@ def encode_one_shard(task: EncodeTask) -> EncodedShard:
 
 
 def _is_complete(shard: EncodedShard, corpus: Path) -> bool:
-    """Whether all files of a finished shard have their size; a power failure may cut them short."""
-    paths = {corpus / name: file.num_bytes for name, file in shard.files.items()}
-    return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths.items())
+    return have_sizes({corpus / name: file.num_bytes for name, file in shard.files.items()})
 
 
 def _read_text(task: EncodeTask) -> tuple[list[str], list[str], Dropped]:

@@ -52,7 +52,7 @@ from dragoman.corpus.prepared_corpus import (
 from dragoman.corpus.settings import PrepareSettings
 from dragoman.corpus.shards import SIDES
 from dragoman.run.errors import UserError
-from dragoman.run.files import write_text
+from dragoman.run.files import have_sizes, write_text
 
 __all__ = ["Progress", "Say", "prepare_corpus"]
 
@@ -154,7 +154,7 @@ def _load_text(folder: TextFolder) -> TrainingText | None:
         sizes[folder.shard(index, "source")] = shard.num_source_bytes
         sizes[folder.shard(index, "target")] = shard.num_target_bytes
         sizes[folder.shard(index, "labels")] = shard.num_pairs * LABEL_DTYPE.itemsize
-    if all(path.exists() and path.stat().st_size == size for path, size in sizes.items()):
+    if have_sizes(sizes):
         return text
     shutil.rmtree(folder.path)
     folder.make()
