@@ -31,6 +31,13 @@ Schedule = Literal[
     "transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"
 ]
 
+Metric = Literal["bleu", "chrf", "loss"]
+ScoreTokenizer = Literal["auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "none"]
+MAX_BEAM_SIZE = 1_000
+MAX_LENGTH_PENALTY = 100.0
+BeamSize = Annotated[int, Field(ge=1, le=MAX_BEAM_SIZE, strict=True)]
+LengthPenalty = Annotated[float, Field(ge=0, le=MAX_LENGTH_PENALTY, allow_inf_nan=False, strict=True)]
+
 
 class StageSettings(SettingsTable):
     """[[data.stages]]: weights that apply from a step on."""
@@ -46,7 +53,7 @@ class DataSettings(SettingsTable):
 
     prepared: Path
     """Folder written by `dragoman prepare`; relative to the current folder or to the config file."""
-    max_tokens: Annotated[int, Field(ge=2, strict=True)] = 256
+    max_tokens: Annotated[int, Field(ge=2, le=1_000_000, strict=True)] = 256
     """Longest sentence in subwords (end mark included); longer pairs are left out of training and counted."""
     weights: dict[str, NotNegative] = Field(default={})
     """How often each pair is used per epoch, by corpus name: 2 is twice, 0.5 a random half. Default: as prepared."""
@@ -89,7 +96,7 @@ class TrainingSettings(SettingsTable):
 
     seed: CountOrZero = 1
     """Random seed of the initial weights, the order of sentences and every dropout mask."""
-    max_steps: CountOrZero = 100_000
+    max_steps: Count = 100_000
     """Optimizer updates after which the run ends."""
     max_hours: Positive | None = None
     """Hours of training, over all restarts, after which the run ends."""
@@ -97,7 +104,7 @@ class TrainingSettings(SettingsTable):
     """Cost after which the run ends; needs price_per_hour."""
     price_per_hour: Positive | None = None
     """Price of one hour of the whole cluster."""
-    global_batch_tokens: Count = 16_384
+    global_batch_tokens: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] = 16_384
     """Size of the global batch: padded tokens of the longer side, over all virtual workers."""
     virtual_workers: Count = 4
     """Number of fixed slices of the global batch. Workers share them, so there can be at most as many workers."""
@@ -166,10 +173,15 @@ class EvaluationSettings(SettingsTable):
     """Also evaluate the untrained model."""
     max_sentences: Count | None = None
     """Number of dev sentences translated for BLEU, from the first; the loss always uses all."""
-    beam_size: Count = 4
+    beam_size: BeamSize = 4
     """Beam size of the search."""
-    length_penalty: NotNegative = 0.6
+    length_penalty: LengthPenalty = 0.6
     """Exponent alpha of the length penalty ((5 + length) / 6)^alpha."""
+    metric: Metric = "bleu"
+    """Figure by which evaluations are compared: bleu, chrf or loss. Equal ones are ordered by loss, then the later."""
+    tokenizer: ScoreTokenizer = "auto"
+    """How sacreBLEU cuts text into words: 13a, intl, char, zh, ja-mecab, ko-mecab, flores200 or none. auto chooses by
+    the target language, or by its script where no language is known; the run's config.toml holds the choice."""
 
 
 class CheckpointSettings(SettingsTable):
@@ -181,8 +193,8 @@ class CheckpointSettings(SettingsTable):
     """Number of newest checkpoints to keep."""
     keep_best: CountOrZero = 1
     """Number of best checkpoints to keep in addition."""
-    best_by: Literal["loss", "bleu"] = "loss"
-    """Figure that decides which checkpoint is the best: evaluation loss or BLEU."""
+    best_by: Metric | None = None
+    """Figure that decides which checkpoint is the best, instead of evaluation.metric: bleu, chrf or loss."""
 
 
 class ClusterSettings(SettingsTable):
@@ -221,6 +233,11 @@ class Settings(SettingsTable):
     checkpoints: CheckpointSettings = CheckpointSettings()
     cluster: ClusterSettings = ClusterSettings()
     monitoring: MonitoringSettings = MonitoringSettings()
+
+    @property
+    def best_by(self) -> Metric:
+        """The figure that decides which checkpoint is the best."""
+        return self.checkpoints.best_by or self.evaluation.metric
 
 
 PROVENANCE = "provenance"

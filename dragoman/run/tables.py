@@ -14,7 +14,7 @@ from dragoman.run.errors import UsageError
 
 # Strict: `true` is not 1, and "5" is not 5.
 Fraction = Annotated[float, Field(ge=0, lt=1, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=10**12, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]

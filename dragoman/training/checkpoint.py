@@ -139,7 +139,9 @@ def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
     """
     earlier = [step for step in run.checkpoint_steps() if step <= written_step]
     ranked = sorted(
-        (key, step) for step in earlier if (key := _ranking_key(run.checkpoint(step), keep.best_by)) is not None
+        (key, step)
+        for step in earlier
+        if (key := _ranking_key(run.checkpoint(step), (keep.best_by or "bleu"))) is not None
     )
     best = [step for _, step in ranked[: keep.keep_best]]
     if best:
@@ -152,10 +154,10 @@ def is_among_best(
     run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings, being_saved: TrainingState | None = None
 ) -> bool:
     """Whether a checkpoint with this evaluation would be among the best, counting one that is still being written."""
-    others = {step: _ranking_key(run.checkpoint(step), keep.best_by) for step in run.checkpoint_steps()}
+    others = {step: _ranking_key(run.checkpoint(step), (keep.best_by or "bleu")) for step in run.checkpoint_steps()}
     if being_saved is not None and being_saved.evaluation is not None:
-        others[being_saved.step] = _sign(keep.best_by) * being_saved.evaluation[keep.best_by]
-    own = _sign(keep.best_by) * evaluation[keep.best_by]
+        others[being_saved.step] = _sign(keep.best_by or "bleu") * being_saved.evaluation[(keep.best_by or "bleu")]
+    own = _sign(keep.best_by or "bleu") * evaluation[(keep.best_by or "bleu")]
     num_better = sum(other is not None and other <= own for other in others.values())
     return num_better < keep.keep_best
 

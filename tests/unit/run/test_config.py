@@ -110,7 +110,13 @@ def test_an_override_into_something_that_is_no_table_is_named():
     [
         ("training.max_steps=many", r"training.max_steps = 'many': .*integer"),
         ("training.max_steps=1.5", r"training.max_steps = 1.5: .*integer"),
-        ("training.max_steps=-1", r"training.max_steps = -1: .*greater than or equal to 0"),
+        ("training.max_steps=-1", r"training.max_steps = -1: .*greater than or equal to 1"),
+        ("training.max_steps=0", r"training.max_steps = 0: .*greater than or equal to 1"),
+        ("training.global_batch_tokens=100000000000000000000", r"training.global_batch_tokens = 10+: .*less than"),
+        ("evaluation.beam_size=10000", r"evaluation.beam_size = 10000: .*less than or equal to 1000"),
+        ("evaluation.length_penalty=inf", r"evaluation.length_penalty = inf: .*"),
+        ("evaluation.tokenizer=14a", r"evaluation.tokenizer = '14a': .*'char'"),
+        ("evaluation.metric=ter", r"evaluation.metric = 'ter': .*'chrf'"),
         ("training.virtual_workers=0", r"training.virtual_workers = 0: "),
         ("training.learning_rate=nan", r"training.learning_rate = nan: "),
         ("training.learning_rate=0", r"training.learning_rate = 0: .*greater than 0"),
@@ -206,7 +212,7 @@ training_values = st.fixed_dictionaries(
     {},
     optional={
         "seed": st.integers(0, 2**62),
-        "max_steps": st.integers(0, 10**9),
+        "max_steps": st.integers(1, 10**9),
         "max_hours": positive,
         "price_per_hour": positive,
         "learning_rate": positive,
@@ -226,7 +232,7 @@ training_values = st.fixed_dictionaries(
     paths,
     training_values,
     st.lists(st.tuples(st.integers(1, 10**6), positive), unique_by=lambda pair: pair[0], max_size=4),
-    st.sampled_from(["loss", "bleu"]),
+    st.sampled_from(["loss", "bleu", "chrf", None]),
 )
 def test_written_settings_are_read_back_the_same(tmp_path, prepared, training, steps, best_by):
     boundaries = [boundary for boundary, _ in sorted(steps)]

@@ -109,7 +109,7 @@ some_settings = st.builds(
     st.integers(0, 1_000),
     st.none() | st.integers(1, 5_000),
     st.floats(0.1, 4),
-    st.integers(0, 5_000),
+    st.integers(1, 5_000),
 )
 
 
