@@ -220,7 +220,7 @@ training_values = st.fixed_dictionaries(
         "label_smoothing": st.floats(0, 1, exclude_max=True),
         "clip_norm": st.floats(0, 1e300),
         "epsilon": st.floats(5e-324, 1.0),
-        "global_batch_tokens": st.integers(64, 10**8),
+        "global_batch_tokens": st.integers(100, 10**8),
         "virtual_workers": st.integers(1, 100),
         "warmup_steps": st.integers(1, 10**6),
     },
