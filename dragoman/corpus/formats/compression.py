@@ -153,12 +153,19 @@ def _open_input(path: Path) -> BufferedReader:
 def read_content(path: Path, max_expansion: int, note_bytes: NoteBytes = note_nothing) -> Iterator[bytes]:
     """Yields the content of a file the user named, chunk by chunk; a UserError says what is wrong with it."""
     with _open_input(path) as file:
-        reader = ContentReader(path, file, max_expansion, note_bytes)
-        with expansion_as_user_error(path, max_expansion):
-            try:
-                yield from reader
-            except DamagedError as problem:
-                raise UserError(_explain_damage(path, str(problem), reader.num_bytes)) from None
+        yield from read_open_file(path, file, max_expansion, note_bytes)
+
+
+def read_open_file(
+    path: Path, file: BufferedReader, max_expansion: int, note_bytes: NoteBytes = note_nothing
+) -> Iterator[bytes]:
+    """Like `read_content`, where the file is open already; messages call it `path`."""
+    reader = ContentReader(path, file, max_expansion, note_bytes)
+    with expansion_as_user_error(path, max_expansion):
+        try:
+            yield from reader
+        except DamagedError as problem:
+            raise UserError(_explain_damage(path, str(problem), reader.num_bytes)) from None
 
 
 @contextmanager

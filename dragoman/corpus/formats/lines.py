@@ -32,13 +32,16 @@ class LineReader:
         max_expansion: int,
         max_line_bytes: int = MAX_LINE_BYTES,
         note_bytes: NoteBytes = note_nothing,
+        content: Iterator[bytes] | None = None,
     ) -> None:
+        """Reads the file, or `content` instead, for instance what somebody types; that may have no lines."""
         self.path = path
         self.num_lines = 0
         self.has_byte_order_mark = False
         self.has_crlf = False
         self._max_line_bytes = max_line_bytes
-        self._content = read_content(path, max_expansion, note_bytes)
+        self._may_be_empty = content is not None
+        self._content = read_content(path, max_expansion, note_bytes) if content is None else content
         self._has_seen_utf8 = False
 
     def chunks(self) -> Iterator[Lines]:
@@ -48,7 +51,7 @@ class LineReader:
             lines = lines or self._read_one_by_one(whole_lines, num_dropped_bytes)
             self.num_lines += len(lines.texts)
             yield lines
-        if self.num_lines == 0:
+        if self.num_lines == 0 and not self._may_be_empty:
             raise UserError(f"{self.path} is empty; give a file with one sentence per line.")
 
     def notices(self) -> list[str]:
