@@ -127,7 +127,7 @@ class HostConnections:
             here = gather_facts(plan.run, plan.prepared, token)
             if host.is_this_machine:
                 return here
-            there, clock_skew = self._ask_facts(connection, token)
+            there, clock_skew = self._ask_facts(connection, token, here)
         if problems := list(host_problems(host.name, there, here, plan, clock_skew)):
             raise UserError(" ".join(problems))
         if warning := clock_warning(host.name, clock_skew):
@@ -146,14 +146,15 @@ class HostConnections:
             self._keepalive.add(connection)
         return self._connections[host]
 
-    def _ask_facts(self, connection: Connection, token: str) -> tuple[HostFacts, float]:
+    def _ask_facts(self, connection: Connection, token: str, here: HostFacts) -> tuple[HostFacts, float]:
         """Returns the facts of a host and the seconds its clock is ahead of ours."""
         request = {"do": "facts", "run": str(self._plan.run.path), "prepared": str(self._plan.prepared)}
         begin = time.time()
-        facts = HostFacts(**connection.ask(request | {"token": token}, "facts"))
+        answer = connection.ask(request | {"token": token}, "facts")
         # The host read its clock at some moment in between. Starting its interpreter may delay the answer, so only a
         # time outside the whole exchange counts as skew.
         end = time.time()
+        facts = HostFacts.from_json(connection.host.name, answer, here)
         return facts, max(0.0, facts.time - end) - max(0.0, begin - facts.time)
 
     def _send_config(self, connection: Connection) -> None:

@@ -15,15 +15,17 @@ import signal
 import sys
 import threading
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dragoman import __version__
 from dragoman.cluster.addresses import Listener, free_port, interface_of, own_addresses, reachable_address
 from dragoman.cluster.heartbeat import PAUSE_SIGNAL
 from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
 from dragoman.launch.hosts import gather_facts
 from dragoman.run.errors import UserError
-from dragoman.run.files import read_json, write_text
+from dragoman.run.files import read_json, write_all, write_text
 from dragoman.run.folder import RunFolder
 
 BEAT_SECONDS = 0.5
@@ -47,7 +49,7 @@ class HostProgram:
     """Serves the requests of one launcher; sends messages to a file descriptor."""
 
     def __init__(self, messages: int, silence_seconds: float) -> None:
-        self._messages = messages
+        self._messages = FileIO(messages, "wb")
         self._silence_seconds = silence_seconds if math.isfinite(silence_seconds) else None
         self._requests: queue.Queue[Message] = queue.Queue()
         self._lock = threading.Lock()
@@ -61,11 +63,12 @@ class HostProgram:
         while True:
             request = self._requests.get()
             try:
-                self._send(getattr(self, f"_do_{request['do']}")(request))
+                answer = getattr(self, f"_do_{request['do']}", _refuse)(request)
             except UserError as error:
-                self._send({"error": str(error)})
+                answer = {"error": str(error)}
             except OSError as error:
-                self._send({"error": f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}."})
+                answer = {"error": f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}."}
+            self._send(answer)
 
     def _do_facts(self, request: Message) -> Message:
         run = RunFolder(Path(request["run"]))
@@ -182,7 +185,7 @@ class HostProgram:
     def _send(self, message: Message) -> None:
         try:
             with self._lock:
-                os.write(self._messages, json.dumps(message).encode() + b"\n")
+                write_all(self._messages, json.dumps(message).encode() + b"\n")
         except OSError:
             self._end()
 
@@ -192,6 +195,14 @@ class HostProgram:
             self._workers.signal(signal.SIGKILL)
             self._workers.clean_up()
         os._exit(1)
+
+
+def _refuse(request: Message) -> Message:
+    """Answers a request that only another version of dragoman knows."""
+    raise UserError(
+        f"it does not know the request {request['do']!r}, because it has dragoman {__version__} and the launcher has "
+        "another version: install the same on both."
+    )
 
 
 def _import_agent() -> None:

@@ -2,20 +2,21 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import dragoman
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CLOCK_WARNING_SECONDS = 2.0
 CLOCK_ERROR_SECONDS = 60.0
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])")
+_INSTALL_THE_SAME = "install the same on both."
 _EXAMPLE = "for example --hosts a:2,user@b:2"
 
 
@@ -82,6 +84,7 @@ class LaunchPlan:
     """Disk space for the checkpoints kept at one time."""
     max_workers: int
     hang_timeout: float
+    """Infinite where nobody looks for hangs."""
     host_timeout: float
     max_restarts: int
     """Allowed restarts in a row that reach no new step."""
@@ -109,7 +112,7 @@ class LaunchPlan:
             settings.data.prepared.absolute(),
             kept_bytes,
             settings.training.virtual_workers,
-            cluster.hang_timeout,
+            cluster.hang_timeout or math.inf,
             cluster.host_timeout,
             cluster.max_restarts,
             cluster.port or None,
@@ -160,6 +163,22 @@ class HostFacts:
     def to_json(self) -> dict[str, Any]:
         """Returns plain values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, name: str, values: Mapping[str, Any], here: Self) -> Self:
+        """Builds the facts of a host from what `to_json` returned there.
+
+        Versions are compared first, as a UserError: the facts of another version may have other names.
+        """
+        version, code = values.get("dragoman", "of an unknown version"), str(values.get("code"))
+        if version != here.dragoman:
+            raise UserError(f"{name} has dragoman {version}, this machine has {here.dragoman}: {_INSTALL_THE_SAME}")
+        if code != here.code:
+            raise UserError(
+                f"{name} runs different dragoman code from this machine ({code[:12]} there, {here.code[:12]} here): "
+                "check out the same commit on both."
+            )
+        return cls(**values)
 
 
 def gather_facts(run: RunFolder, prepared: Path, token: str) -> HostFacts:
@@ -229,15 +248,8 @@ def host_problems(
     name: str, there: HostFacts, here: HostFacts, plan: LaunchPlan, clock_skew_seconds: float
 ) -> Iterator[str]:
     """Returns every reason not to start with a host, each with what to do; `here` are the facts of this machine."""
-    if there.dragoman != here.dragoman:
-        yield f"{name} has dragoman {there.dragoman}, this machine has {here.dragoman}: install the same on both."
-    elif there.code != here.code:
-        yield (
-            f"{name} runs different dragoman code from this machine ({there.code[:12]} there, {here.code[:12]} here): "
-            "check out the same commit on both."
-        )
     if there.torch != here.torch:
-        yield f"{name} has torch {there.torch}, this machine has {here.torch}: install the same on both."
+        yield f"{name} has torch {there.torch}, this machine has {here.torch}: {_INSTALL_THE_SAME}"
     if there.data is None and not plan.placement.is_data_sent:
         yield (
             f"{name} has no complete prepared corpus in {plan.prepared} ({str(here.data)[:12]} here): "

@@ -5,10 +5,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 
 from dragoman.run.errors import UserError
+from dragoman.run.files import write_all
 
 MAX_BUFFERED = 10_000
 RETRY_SECONDS = 1.0
@@ -68,7 +68,7 @@ class BufferedFile:
                 file.truncate(min(file.tell(), self._good_size))
             self._good_size = file.seek(0, 2)
             try:
-                _write_all(file, data)
+                write_all(file, data)
             except OSError:
                 with suppress(OSError):
                     file.truncate(self._good_size)
@@ -108,13 +108,6 @@ def describe_trouble(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "there is no space left on the disk"
     return error.strerror or str(error)
-
-
-def _write_all(file: FileIO, data: bytes) -> None:
-    """Writes all data: a nearly full disk accepts a part first and refuses the next call."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 def _end_last_line(path: Path) -> None:

@@ -3,10 +3,14 @@
 import hashlib
 import json
 import os
+import select
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
+
+from dragoman.run.errors import UserError
 
 
 @contextmanager
@@ -40,9 +44,31 @@ def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", is_durable)
 
 
+def write_all(file: FileIO, data: bytes) -> None:
+    """Writes all data: a nearly full disk, a pipe that a signal interrupts or one that never waits takes only a part."""
+    rest = memoryview(data)
+    while rest:
+        num_written: int | None = file.write(rest)
+        if num_written is None:  # a pipe that never waits is full: wait for its reader here
+            select.select([], [file], [])
+        rest = rest[num_written or 0 :]
+
+
 def read_json(path: Path) -> Any:
     """Reads one JSON document."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+class LaterFormatError(UserError):
+    """The file was written by a later version of this program."""
+
+
+def require_known_format(path: Path, version: Any, known: int) -> None:
+    """Refuses a file of a later format: it may be intact, but only a later program can read it."""
+    if isinstance(version, int) and version > known:
+        raise LaterFormatError(
+            f"{path} was written by a later dragoman (format {version}, this program reads {known}): update dragoman."
+        )
 
 
 def sha256(path: Path) -> str:

@@ -156,6 +156,13 @@ def test_a_host_that_differs_is_left_out_with_the_reason(fake_hosts, call):
     assert problems[Host("b", 2)].startswith("b has torch 1.0, this machine has ")
 
 
+def test_a_host_with_another_version_whose_facts_have_other_names_is_left_out_with_the_reason(fake_hosts, call):
+    fake_hosts.differences["b"] = {"dragoman": "9.9", "num_tpus": 8}
+    ready, problems = call("a", "b")
+    assert [host.name for host in ready] == ["a"]
+    assert problems[Host("b", 2)].startswith("b has dragoman 9.9, this machine has ")
+
+
 @pytest.mark.parametrize("request_name", ["facts", "listen", "reach", "get_ready"])
 def test_the_others_continue_without_a_host_that_is_lost_during_the_checks(fake_hosts, call, request_name):
     fake_hosts.lost_at["b"] = request_name

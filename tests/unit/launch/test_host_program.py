@@ -1,8 +1,11 @@
 """The program on every host: it answers, runs workers, reports how they end, and never leaves one behind."""
 
+import json
+import math
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +19,7 @@ from scripted_worker import Acts, read_starts, write_script
 from dragoman.cluster.addresses import free_port, reachable_address
 from dragoman.cluster.heartbeat import Beat, WorkerEnd
 from dragoman.launch.connection import AttemptSpec, Connection, Keepalive, WorkersEnd
+from dragoman.launch.host_program import HostProgram
 from dragoman.launch.hosts import Host, HostFacts
 from dragoman.run.errors import UserError
 
@@ -151,6 +155,29 @@ def test_an_address_that_is_not_its_own_is_named(host):
 def test_it_finds_a_free_port(host):
     with socket.create_server((LOOPBACK, host.ask({"do": "port"}, "port"))):
         pass
+
+
+def test_a_request_of_another_version_is_refused_and_the_host_goes_on(host):
+    with pytest.raises(UserError, match=r"localhost: it does not know the request 'dance'.*install the same on both"):
+        host.ask({"do": "dance"}, "danced")
+    assert host.ask({"do": "port"}, "port") > 0
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_a_message_longer_than_its_pipe_arrives_whole(is_blocking):
+    """A pipe may take a part of a message: interrupted by a signal, or where another process made it non-blocking."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, is_blocking)
+    program = HostProgram(writer, math.inf)
+    long = {"stacks": {"0": "x" * 2**20}}
+    senders = [threading.Thread(target=program._send, args=(message,)) for message in (long, {"beats": []})]
+    for sender in senders:
+        sender.start()
+    with os.fdopen(reader, "rb") as stream:
+        received = [json.loads(stream.readline()) for _ in senders]
+    for sender in senders:
+        sender.join(SECONDS)
+    assert sorted(received, key=str) == sorted([long, {"beats": []}], key=str)
 
 
 # Workers

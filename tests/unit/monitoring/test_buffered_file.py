@@ -13,7 +13,7 @@ from dragoman.monitoring import buffered_file
 from dragoman.monitoring.buffered_file import BufferedFile, DiskTroubleReporter, describe_trouble
 from dragoman.run.errors import UserError
 
-whole_write = buffered_file._write_all
+whole_write = buffered_file.write_all
 
 
 class Disk:
@@ -33,7 +33,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(buffered_file, "_write_all", disk.write)
+    monkeypatch.setattr(buffered_file, "write_all", disk.write)
     monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     return disk
 
@@ -62,7 +62,7 @@ def test_whatever_the_disk_does_lines_stay_whole_and_in_order(tmp_path_factory, 
     path = tmp_path_factory.mktemp("buffered") / "lines"
     disk = Disk()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buffered_file, "_write_all", disk.write)
+        patch.setattr(buffered_file, "write_all", disk.write)
         patch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
         file = BufferedFile(path)
         for number, (entry, disk.num_free) in enumerate(moments, start=1):

@@ -3,11 +3,21 @@
 import hashlib
 import os
 import threading
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
-from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json, write_text, write_then_rename
+from dragoman.run.files import (
+    fsync_folder,
+    read_json,
+    replace_link,
+    sha256,
+    write_all,
+    write_json,
+    write_text,
+    write_then_rename,
+)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -171,3 +181,16 @@ def test_a_folder_can_be_flushed(tmp_path):
     before = num_open_files()
     fsync_folder(tmp_path)
     assert num_open_files() == before
+
+
+class SlowFile(FileIO):
+    """Takes three bytes at a time, as a pipe may when a signal interrupts the write."""
+
+    def write(self, data: memoryview) -> int:
+        return super().write(data[:3])
+
+
+def test_a_file_that_takes_only_a_part_gets_everything(tmp_path):
+    with SlowFile(str(tmp_path / "slow"), "wb") as file:
+        write_all(file, b"0123456789")
+    assert (tmp_path / "slow").read_bytes() == b"0123456789"
