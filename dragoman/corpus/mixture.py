@@ -6,7 +6,6 @@ more in each epoch. Stages change the weights at given steps of a run.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from mmap import MADV_DONTNEED, mmap
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from dragoman.corpus.permutation import MAX_SIZE, Permutation
 from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import DataSettings
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, did_you_mean
 
 MAX_MAPPED_BYTES = 2**25
 """Bytes of a members file that are mapped at a time."""
@@ -100,8 +99,8 @@ def _require_known(corpora: Sequence[TrainCorpus], weights: Weights, setting: st
     names = [corpus.name for corpus in corpora]
     for name in weights:
         if name not in names:
-            nearest = get_close_matches(name, names, n=1, cutoff=0.0)[0]
-            raise UsageError(f"{setting}: there is no training corpus {name!r}; did you mean {nearest!r}?")
+            hint = did_you_mean(name, names)
+            raise UsageError(f"{setting}: there is no training corpus {name!r}{hint} There are: {', '.join(names)}.")
 
 
 def _draws_of(corpus: TrainCorpus, weights: Weights) -> int:

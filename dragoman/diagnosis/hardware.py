@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dragoman.diagnosis.step_model import Link, tcp_goodput
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, did_you_mean
 from dragoman.run.tables import NotNegative, Positive, SettingsTable, first_problem, read_toml
 from dragoman.run.units import format_bytes, format_rate, parse_rate
 
@@ -122,10 +121,7 @@ def _ethernet(name: str, bytes_per_second: float) -> LinkFacts:
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
-    # Compared without case: users write v100.
-    by_lower_case = {candidate.lower(): candidate for candidate in known}
-    nearest = get_close_matches(name.lower(), list(by_lower_case), n=1, cutoff=0.3) or list(by_lower_case)[:1]
-    return f"There is no {kind} {name!r}; did you mean {by_lower_case[nearest[0]]!r}? Known: {', '.join(known)}."
+    return f"There is no {kind} {name!r}{did_you_mean(name, known)} Known: {', '.join(known)}."
 
 
 def _merge(values: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

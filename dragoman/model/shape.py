@@ -2,12 +2,11 @@
 
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     # Not at run time: it builds all sections of the config, which takes 20 ms that `dragoman plan` does not need.
@@ -64,12 +63,10 @@ def preset_about(name: str) -> str:
 
 
 def load_preset(name: str) -> ModelShape:
-    """Returns the shape of a preset; the error for an unknown name suggests the nearest known one."""
+    """Returns the shape of a preset; the error for an unknown name suggests the nearest known ones."""
     if name not in _presets():
-        nearest = get_close_matches(name, preset_names(), n=1, cutoff=0.3) or preset_names()[:1]
-        raise UsageError(
-            f"There is no model preset {name!r}; did you mean {nearest[0]!r}? Known: {', '.join(preset_names())}."
-        )
+        hint = did_you_mean(name, preset_names())
+        raise UsageError(f"There is no model preset {name!r}{hint} Known: {', '.join(preset_names())}.")
     return ModelShape(**{key: value for key, value in _presets()[name].items() if key != "about"})
 
 

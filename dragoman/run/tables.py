@@ -1,16 +1,19 @@
 """Tables of TOML files: typed and frozen, read with errors that name the setting, and written."""
 
 import json
+import re
 import tomllib
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import MAX_SUGGESTIONS, UsageError, describe_os_error, name_choices, similar_names
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # Strict: `true` is not 1, and "5" is not 5.
 Fraction = Annotated[float, Field(ge=0, lt=1, strict=True)]
@@ -19,6 +22,35 @@ CountOrZero = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Switch = Annotated[bool, Field(strict=True)]
+
+
+_REQUIREMENTS = {
+    "int_type": "it must be a whole number",
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "int_parsing_size": "it must be a smaller number",
+    "float_type": "it must be a number",
+    "float_parsing": "it must be a number",
+    "finite_number": "it must be a finite number",
+    "bool_type": "it must be true or false",
+    "bool_parsing": "it must be true or false",
+    "string_type": "it must be text",
+    "path_type": "it must be the path of a file or folder",
+    "tuple_type": "it must be a list, written [a, b]",
+    "list_type": "it must be a list, written [a, b]",
+    "model_type": "it must be a table of keys and values",
+    "dict_type": "it must be a table of keys and values",
+    "too_short": "it needs at least {min_length} items",
+    "too_long": "it can have at most {max_length} items",
+    "literal_error": "it must be {expected}",
+    "greater_than": "it must be more than {gt}",
+    "greater_than_equal": "it must be at least {ge:,}",
+    "less_than": "it must be less than {lt}",
+    "less_than_equal": "it must be at most {le:,}",
+}
+"""What a value must be, by pydantic's name of the mistake; its own words are those of Python (tuple, dictionary)."""
+_MAX_SHOWN = 80
+"""Longest value, in characters, that an error shows whole."""
 
 
 class SettingsTable(BaseModel):
@@ -33,26 +65,47 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"There is no config file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The config file {path} cannot be read: {error}.") from None
+    except OSError as error:
+        raise UsageError(f"The config file {path} cannot be read: {describe_os_error(error)}.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The config file {path} cannot be read: byte {error.start + 1} is not UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not a config file: its values are nested too deeply.") from None
 
 
 def parse_value(text: str) -> Any:
     """Parses a TOML value; text that is none is returned as it is, so that words need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Says that a key is unknown and names the most similar known key."""
-    name = key.rpartition(".")[2]
-    same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == name]
-    nearest = same_name or get_close_matches(key, known, n=1, cutoff=0.0)
-    return f"unknown key {key!r}; did you mean {nearest[0]!r}?"
+    """Says that a key is unknown and names similar known keys, or all keys of its table if none is similar."""
+    plain = re.sub(r"\.\d+(?=\.)", "", key)  # items of a list are numbered
+    if near := _similar_keys(plain, known):
+        return f"unknown key {key!r}; did you mean {name_choices(near)}?"
+    table = plain.rpartition(".")[0]
+    siblings = [_last_part(each) for each in known if each.rpartition(".")[0] == table]
+    others = siblings or sorted({each.partition(".")[0] for each in known})
+    return f"unknown key {key!r}. Known keys{f' of {table}' if siblings and table else ''}: {', '.join(others)}."
+
+
+def _similar_keys(key: str, known: Sequence[str]) -> list[str]:
+    """Returns keys with a similar last part, those of the same table if there are any; or the key that has no parts."""
+    table = key.rpartition(".")[0]
+    names = similar_names(_last_part(key), dict.fromkeys(map(_last_part, known)))
+    near = sorted((each for each in known if _last_part(each) in names), key=lambda each: names.index(_last_part(each)))
+    if not near and table in known and not any(each.startswith(f"{table}.") for each in known):
+        return [table]
+    return ([each for each in near if each.rpartition(".")[0] == table] or near)[:MAX_SUGGESTIONS]
+
+
+def _last_part(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
@@ -71,9 +124,24 @@ def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = 
             return message if key in message else f"{key}: {message}"
         case kind if field and field.description and (len(error.errors()) > 1 or kind == "string_pattern_mismatch"):
             # Several types were tried, or only a regular expression could be quoted: the meaning helps more.
-            return f"{key} cannot be {problem['input']!r}. What it means: {field.description}"
+            return f"{key} cannot be {_show_value(problem['input'])}. What it means: {field.description}"
         case _:
-            return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}."
+            return f"{key} = {_show_value(problem['input'])}: {describe_problem(problem)}."
+
+
+def describe_problem(problem: "ErrorDetails") -> str:
+    """Says what a value must be, in words of TOML and not of Python."""
+    template = _REQUIREMENTS.get(problem["type"])
+    return template.format(**problem.get("ctx", {})) if template else re.sub("^Input should", "it must", problem["msg"])
+
+
+def _show_value(value: Any) -> str:
+    """Writes a value as in a TOML file, shortened if it is long; text in the single quotes of all messages."""
+    try:
+        text = repr(value) if isinstance(value, str) else _value(value)
+    except TypeError:  # dates, which TOML has and settings do not
+        text = str(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} …"
 
 
 def known_keys(model: type[BaseModel]) -> list[str]:

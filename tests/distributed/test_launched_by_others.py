@@ -119,7 +119,7 @@ def test_mpirun_on_hosts_that_gives_ranks_in_another_order(rig: Rig, config: Pat
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.max_steps=ten", "training.max_steps = 'ten': input should be a valid integer."),
+        ("training.max_steps=ten", "training.max_steps = 'ten': it must be a whole number."),
         pytest.param("data.prepared=/nowhere", "/nowhere is not a prepared corpus", marks=pytest.mark.slow),
     ],
 )

@@ -8,14 +8,13 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError, UserError, did_you_mean
 
 _READABLE_FORMATS = ("txt", "tsv", "sgm", "tmx")
 LanguagePair = tuple[str, str]
@@ -230,9 +229,8 @@ def find_recipe(name: str, index: Index) -> Recipe:
         return load_recipes()[name]
     dataset = index.find(name)
     if dataset is None:
-        nearest = get_close_matches(name, load_recipes(), n=1, cutoff=0.3)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise UsageError(f"There is no recipe and no mtdata dataset {name!r}.{hint} See: dragoman data list")
+        hint = did_you_mean(name, load_recipes())
+        raise UsageError(f"There is no recipe and no mtdata dataset {name!r}{hint} To see all: dragoman data list")
     return _single_dataset(dataset, index)
 
 

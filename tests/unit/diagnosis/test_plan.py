@@ -211,7 +211,7 @@ def test_too_little_memory_is_a_problem_and_not_a_crash():
         ({"model": "transformer"}, "There is no model preset"),
         ({"bucket_bytes": 1}, "bucket_bytes = 1"),
         ({"node": 3}, "unknown key 'node'; did you mean 'nodes'"),
-        ({"nodes": True}, "nodes = True"),
+        ({"nodes": True}, "nodes = true"),
         ({"nodes": 2.5}, "nodes = 2.5"),
     ],
 )
