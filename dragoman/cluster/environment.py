@@ -12,6 +12,8 @@ RESUMED_VARIABLE = "DRAGOMAN_RESUMED"
 """Tells workers that the run must continue from a checkpoint and must not start at step 0."""
 CHECK_SECONDS_VARIABLE = "DRAGOMAN_CHECK_SECONDS"
 """Tells the workers of `dragoman check` how long they may measure."""
+PARENT_VARIABLE = "DRAGOMAN_PARENT"
+"""Id of the process that started the workers of this machine; they end with it."""
 MEASUREMENTS_FILE = "measurements.json"
 """File in which the workers of `dragoman check` leave their results."""
 

@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from dragoman.cluster.environment import PARENT_VARIABLE
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import (
     FOLDER_VARIABLE,
@@ -56,6 +57,7 @@ class WorkerGroup:
         logging.disable(logging.CRITICAL)
         os.environ.update(self._spec.environment)
         os.environ[FOLDER_VARIABLE] = self._folder.name
+        os.environ[PARENT_VARIABLE] = str(os.getpid())
         with self._folder:
             try:
                 elastic_launch(self._config(), sys.executable)("-P", "-m", self._spec.module, *self._spec.arguments)

@@ -20,6 +20,7 @@ from dragoman.cluster.environment import (
     CAUSE_VARIABLE,
     CHECK_SECONDS_VARIABLE,
     MEASUREMENTS_FILE,
+    PARENT_VARIABLE,
     RESUMED_VARIABLE,
     find_rank_info,
     threads_of_this_worker,
@@ -56,7 +57,7 @@ _LAST_KERNELS_BEFORE_AMX = "AVX512_CORE_FP16"
 
 def main() -> NoReturn:
     """Runs one rank that our launcher started; a failure is recorded, and the launcher reports the first cause."""
-    end_with_parent()
+    end_with_parent(int(os.environ[PARENT_VARIABLE]))
     rank_info = find_rank_info()
     assert rank_info is not None, "started without the variables of an agent"
     run = RunFolder(Path(sys.argv[1]))

@@ -108,7 +108,7 @@ class ProcessPool:
 def _open_pool(num_processes: int) -> Iterator[ProcessPool]:
     # Spawned, not forked: a fork would copy the threads and locks of the caller.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_worker)
+    pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
     others = set(multiprocessing.active_children())
     try:
         yield ProcessPool(pool, num_processes)
@@ -121,10 +121,10 @@ def _open_pool(num_processes: int) -> Iterator[ProcessPool]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin_worker() -> None:
+def _begin_worker(parent: int) -> None:
     """Ignores Ctrl-C: the parent handles it and stops the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(parent)
 
 
 # --- Ray, which is an optional dependency
