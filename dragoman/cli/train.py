@@ -78,7 +78,7 @@ def train(
     send_data: SendData = False,
     ssh_config: SshConfig = None,
     hang_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="The same as --set cluster.hang_timeout=SECONDS.")
+        float | None, typer.Option(metavar="SECONDS", help="The same as --set cluster.hang_timeout=SECONDS; 0: never.")
     ] = None,
     check: Annotated[
         bool | None,
@@ -96,14 +96,14 @@ def train(
     from dragoman.cluster.environment import find_rank_info
 
     changes = list(overrides or [])
-    if hang_timeout:
+    if hang_timeout is not None:
         changes.append(f"cluster.hang_timeout={hang_timeout}")
     if check is not None:
         changes.append(f'cluster.check="{"always" if check else "never"}"')
     request = _TrainRequest(config, tuple(source or ()), tuple(target or ()), changes, run_dir, resume, is_continued)
     request.check()
     if (rank_info := find_rank_info()) is not None:
-        if workers or hosts or detach:
+        if workers is not None or hosts is not None or detach:
             raise UsageError(
                 f"{rank_info.launcher} has started {rank_info.size} processes: "
                 "remove --workers, --hosts and --detach from the command."

@@ -200,8 +200,8 @@ class CheckpointSettings(SettingsTable):
 class ClusterSettings(SettingsTable):
     """[cluster]: timeouts, restarts and checks of workers and hosts."""
 
-    hang_timeout: Positive = 300.0
-    """Seconds without a heartbeat from a worker, after which its stack is saved and the run restarts."""
+    hang_timeout: NotNegative = 300.0
+    """Seconds without a heartbeat from a worker, after which its stack is saved and the run restarts; 0: never."""
     host_timeout: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 15.0
     """Seconds without a message from a host, after which the run continues without it and the host ends its workers."""
     max_restarts: CountOrZero = 10

@@ -45,7 +45,7 @@ def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
 
 
 def write_all(file: FileIO, data: bytes) -> None:
-    """Writes all data: a nearly full disk, a pipe that a signal interrupts or one that never waits takes only a part."""
+    """Writes all data: a nearly full disk, or a pipe whose write a signal interrupts, may take only a part at first."""
     rest = memoryview(data)
     while rest:
         num_written: int | None = file.write(rest)
