@@ -349,7 +349,7 @@ def measure(folder: Path, num_rounds: int, num_steps: int) -> dict[str, Any]:
     stream = build_stream(settings, corpus, Mixture.build(corpus.train_corpora, settings.data))
     run = RunFolder(folder / "run")
     run.path.mkdir()
-    with Sinks(run.metrics, run.tensorboard, 0) as sinks:
+    with Sinks(run.metrics, run.tensorboard, None) as sinks:
         watching = Watching(run, sinks, SystemFigures(run))
         rounds = measure_rounds(learner, stream, watching, num_rounds, num_steps)
         (step,) = plan_steps(stream, 1)

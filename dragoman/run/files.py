@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import select
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,31 @@ def write_all(file: FileIO, data: bytes) -> None:
         if num_written is None:  # a pipe that never waits is full: wait for its reader here
             select.select([], [file], [])
         rest = rest[num_written or 0 :]
+
+
+def to_json_line(value: Any) -> bytes:
+    """Returns the value as one line of JSON; never raises, whatever the value holds.
+
+    NaN and infinity, which JSON does not have, become null at any depth, and what it cannot hold becomes text.
+    """
+    try:
+        text = json.dumps(_to_plain(value), ensure_ascii=False)
+    except (ValueError, RecursionError):  # a value that holds itself
+        text = json.dumps(repr(value))
+    return text.encode(errors="backslashreplace") + b"\n"  # file names may hold bytes that are not UTF-8
+
+
+def _to_plain(value: Any) -> Any:
+    """Returns only what JSON has: numpy's numbers and arrays become Python's, other objects their text."""
+    if isinstance(value, Mapping):
+        return {str(key): _to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return _to_plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def read_json(path: Path) -> Any:

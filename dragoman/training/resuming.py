@@ -32,11 +32,13 @@ class ResumePlan:
     """The rank that sends the state to all others; None where every rank can read the checkpoint."""
     is_saver: bool = False
     """Whether this rank saves checkpoints: one rank for each run folder, so one in all if hosts share the folder."""
+    step: int | None = None
+    """The step that the run continues from, on every rank; None at the start of a run."""
 
     @property
     def is_new_run(self) -> bool:
         """Whether no host has a checkpoint."""
-        return self.checkpoint is None and self.sender is None
+        return self.step is None
 
 
 def plan_resume(run: RunFolder, world: World, warn: Callable[[str], None]) -> ResumePlan:
@@ -56,7 +58,7 @@ def plan_resume(run: RunFolder, world: World, warn: Callable[[str], None]) -> Re
     sender = next(rank for rank, (_, found) in enumerate(reports) if found == step)
     can_read = [reports[saver][1] == step for saver, _ in reports]
     path = run.checkpoint(step) if can_read[world.rank] else None
-    return ResumePlan(path, None if all(can_read) else sender, is_saver)
+    return ResumePlan(path, None if all(can_read) else sender, is_saver, step)
 
 
 def _newest_step(run: RunFolder, warn: Callable[[str], None]) -> int:

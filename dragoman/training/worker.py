@@ -40,8 +40,8 @@ from dragoman.monitoring.watcher import PredictionCheck, RunWatcher, Watcher, re
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json
-from dragoman.run.folder import RunFolder, checkpoint_step
-from dragoman.run.processes import end_with_parent
+from dragoman.run.folder import RunFolder
+from dragoman.run.processes import end_with_parent, own_command
 from dragoman.training.rehearsal import rehearse
 from dragoman.training.resuming import ResumePlan, plan_resume
 from dragoman.training.run_setup import copy_tokenizers
@@ -53,6 +53,7 @@ _CHECK_SECONDS = 15.0
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 _KERNEL_LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 _LAST_KERNELS_BEFORE_AMX = "AVX512_CORE_FP16"
+_PROBE_SECONDS = 60
 
 
 def main() -> NoReturn:
@@ -132,15 +133,23 @@ def _avoid_trapping_kernels() -> None:
         return
     child = os.fork()
     if child == 0:
+        _try_half_precision_and_exit()
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) == -signal.SIGILL:
+        os.environ[_KERNEL_LIMIT_VARIABLE] = _LAST_KERNELS_BEFORE_AMX
+
+
+def _try_half_precision_and_exit() -> NoReturn:
+    """Ends this process in every case: an exception that left it would go on as a second worker."""
+    try:
+        signal.alarm(_PROBE_SECONDS)  # ends a child that hangs
         # A trap must not leave a core file or a message behind.
         signal.signal(signal.SIGILL, signal.SIG_DFL)
         for dtype in (torch.bfloat16, torch.float16):
             square = torch.ones(64, 64, dtype=dtype)
             square @ square
+    finally:
         os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) == -signal.SIGILL:
-        os.environ[_KERNEL_LIMIT_VARIABLE] = _LAST_KERNELS_BEFORE_AMX
 
 
 def end_process(code: int) -> NoReturn:
@@ -178,18 +187,27 @@ def _train(
         trainer = Trainer(run, settings, corpus, world, watcher, resume, notice, restart_cause)
         reason = trainer.train()
         if console:
-            with suppress(UserError):  # unreadable records must not fail a run that was trained
-                watcher.diagnosed(trainer.step, verdict_of_run(run))
+            _diagnose(run, watcher, trainer.step)
         return reason
+
+
+def _diagnose(run: RunFolder, watcher: Watcher, step: int) -> None:
+    """Says what limited the run; no fault here makes a trained run a failed one."""
+    try:
+        watcher.diagnosed(step, verdict_of_run(run))
+    except Exception as error:
+        watcher.say(
+            f"What limited the run could not be found out ({type(error).__name__}: {error}); "
+            f"try: {own_command()} verdict {run.path}"
+        )
 
 
 def _open_watcher(
     run: RunFolder, settings: Settings, world: World, console: RunConsole, resume: ResumePlan, stack: ExitStack
 ) -> Watcher:
     """Opens the files and the display of the first rank."""
-    first_step = 0 if resume.checkpoint is None else checkpoint_step(resume.checkpoint)
     expected_seconds = None if resume.is_new_run else read_predicted_seconds(run, world.size)
-    sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, first_step))
+    sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, resume.step))
     prediction_check = PredictionCheck(world.size, expected_seconds)
     return RunWatcher(console, sinks, settings.training.max_steps, prediction_check, SystemFigures(run))
 

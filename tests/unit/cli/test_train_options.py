@@ -35,7 +35,7 @@ def test_a_hang_timeout_of_0_means_never(config, tmp_path, plans, option):
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
 def test_a_hang_timeout_that_is_no_time_is_refused(config, tmp_path, plans, seconds):
-    with pytest.raises(UsageError, match="cluster.hang_timeout"):
+    with pytest.raises(UsageError, match=r"cluster\.hang_timeout"):
         train(config, "--run-dir", tmp_path / "run", "--hang-timeout", seconds)
     assert plans == []
 

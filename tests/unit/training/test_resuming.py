@@ -110,7 +110,7 @@ def test_a_run_without_checkpoints_begins_everywhere(folders):
 def test_one_process_looks_for_itself(folders):
     write_checkpoint(folders[0], 7)
     (plan,) = plans_of(folders[:1])
-    assert plan == ResumePlan(RunFolder(folders[0]).checkpoint(7), None, is_saver=True)
+    assert plan == ResumePlan(RunFolder(folders[0]).checkpoint(7), None, is_saver=True, step=7)
 
 
 def test_the_newest_checkpoint_is_sent_to_those_that_lack_it(folders):
@@ -119,6 +119,7 @@ def test_the_newest_checkpoint_is_sent_to_those_that_lack_it(folders):
     plans = plans_of(folders)
     assert [plan.checkpoint for plan in plans] == [None, None, RunFolder(folders[2]).checkpoint(14)]
     assert [plan.sender for plan in plans] == [2, 2, 2]
+    assert [plan.step for plan in plans] == [14, 14, 14]  # also where the checkpoint is sent
     assert not any(plan.is_new_run for plan in plans)
 
 
@@ -204,6 +205,7 @@ def test_whoever_has_what_all_continue_from_the_newest_and_each_folder_has_one_w
     present = set().union(*(steps[number] for number in numbers))
     for plan, number in zip(plans, numbers, strict=True):
         assert plan.is_new_run == (not present)
+        assert plan.step == max(present, default=None)
         if plan.checkpoint is not None:
             assert checkpoint_step(plan.checkpoint) == max(present)
             assert max(present) in steps[number]

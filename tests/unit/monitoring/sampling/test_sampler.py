@@ -124,7 +124,7 @@ def times_then_end(num_times, at=None):
 def test_a_full_disk_delays_samples_and_loses_none(monkeypatch, tmp_path):
     is_full = True
 
-    def write(file, data, whole=buffered_file._write_all):
+    def write(file, data, whole=buffered_file.write_all):
         if is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(file, data)
@@ -133,7 +133,7 @@ def test_a_full_disk_delays_samples_and_loses_none(monkeypatch, tmp_path):
         nonlocal is_full
         is_full = False
 
-    monkeypatch.setattr(buffered_file, "_write_all", write)
+    monkeypatch.setattr(buffered_file, "write_all", write)
     monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     path = tmp_path / "system.a.jsonl"
     sample_machine(path, "a", 0.001, times_then_end(4, at=(3, free)))
