@@ -172,6 +172,12 @@ class Tokenizer:
         ids: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=num_threads)
         return ids
 
+    def unknown_characters(self, line: str, ids: Sequence[int]) -> set[str]:
+        """Returns the characters of an encoded line that have no subword: the model cannot read or write them."""
+        if UNK_ID not in ids and _BLANK not in line:
+            return set()
+        return {letter for letter in line if letter == _BLANK or UNK_ID in self._processor.encode(letter)}
+
     def encode_as_subwords(self, lines: Sequence[str]) -> list[list[str]]:
         """Encodes lines to subwords."""
         subwords: list[list[str]] = self._processor.encode(list(lines), out_type=str)
