@@ -1,24 +1,27 @@
 """Builds the command line from its families of commands. Heavy libraries are imported inside commands."""
 
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from dragoman.cli.corpus import add_corpus_commands
+from dragoman.cli.help_text import PlainGroup, describe_wrong_usage
 from dragoman.cli.launch import add_launch_command
-from dragoman.cli.output import warn
+from dragoman.cli.output import flush_output, warn
 from dragoman.cli.plan import add_plan_commands
 from dragoman.cli.report import add_report_commands
 from dragoman.cli.runs import add_run_commands
 from dragoman.cli.train import add_train_commands
 from dragoman.cli.translate import add_translate_commands
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, explain_os_error
 
 app = typer.Typer(
     name="dragoman",
+    cls=PlainGroup,
     help="Trains neural translation models and tells the truth about the run.",
-    epilog="Start with: dragoman demo",
+    epilog="dragoman demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,24 +59,39 @@ add_launch_command(app)
 
 
 def main() -> None:
-    """Runs the command `dragoman`; an error that the user can fix becomes a short message and an exit code."""
+    """Runs the command `dragoman`; an error becomes a short message and an exit code: 0, 1 or 2."""
     is_debugging = "--debug" in sys.argv
     try:
-        app([argument for argument in sys.argv[1:] if argument != "--debug"])
-    except UserError as error:
-        if is_debugging:
-            raise
-        warn(f"dragoman: {error}")
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output has ended (`| head`): print nothing more, also not at exit.
-        sys.stdout = None
-        sys.exit(1)
-    except SystemExit as end:
-        # 130 is Typer's code for Ctrl-C; ours are 0, 1 and 2.
-        sys.exit(1 if end.code == 130 else end.code)
+        code = app([argument for argument in sys.argv[1:] if argument != "--debug"], standalone_mode=False)
+        flush_output()
     except Exception as error:
-        if is_debugging:
+        if is_debugging and not isinstance(error, typer.TyperException):
             raise
-        warn(f"dragoman: unexpected {type(error).__name__}: {error}. Run again with --debug to see the traceback.")
-        sys.exit(1)
+        with suppress(UserError):
+            flush_output()
+        warn(_describe(error))
+        sys.exit(getattr(error, "exit_code", 1))
+    sys.exit(1 if code == 130 else code)  # 130 is Typer's code for Ctrl-C
+
+
+def _describe(failure: Exception) -> str:
+    """Says what went wrong in one or two sentences."""
+    match failure:
+        case typer.TyperException():
+            return describe_wrong_usage(failure)
+        case UserError():
+            return f"dragoman: {failure}"
+        case OSError():
+            return f"dragoman: {explain_os_error(failure)}"
+        case MemoryError():
+            return "dragoman: There is not enough memory for this. End other programs, or use a smaller input."
+        case RecursionError():
+            return "dragoman: The input is nested too deeply to be read."
+        case UnicodeEncodeError():
+            return (
+                f"dragoman: The output uses the encoding {failure.encoding}, which lacks some characters of this text. "
+                "Set the environment variable PYTHONIOENCODING=utf-8."
+            )
+        case _:
+            kind = type(failure).__name__
+            return f"dragoman: unexpected {kind}: {failure}. Run again with --debug to see the traceback."

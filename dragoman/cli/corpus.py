@@ -1,11 +1,13 @@
 """Commands for text: prepare, tokenize, and the `data` commands. Each is a few lines that call `corpus/`."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from dragoman.cli.help_text import PlainGroup, add_command
 from dragoman.cli.output import Json, print_json, say, warn
 from dragoman.run.errors import UsageError, UserError
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from dragoman.corpus.settings import PrepareSettings
 
 data_app = typer.Typer(
-    help="Corpora: list and download them, write built-in ones, describe prepared ones.",
+    cls=PlainGroup,
+    help="List, download and describe corpora, and write built-in ones.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,15 +25,22 @@ data_app = typer.Typer(
 
 def add_corpus_commands(app: typer.Typer) -> None:
     """Adds the commands of this module to the command line."""
-    app.command(epilog=_PREPARE_EXAMPLES)(prepare)
-    app.command(epilog="Example: dragoman tokenize prepared/mine < my.en > my.en.subwords")(tokenize)
-    app.command(epilog="Example: dragoman detokenize prepared/mine < my.en.subwords > my.en")(detokenize)
+    add_command(
+        app,
+        prepare,
+        "dragoman prepare --source a.en.gz --target a.de.gz --languages en-de --out prepared/a",
+        "dragoman prepare --corpus crawl.tsv.zst --corpus memory.tmx --filter language=off --out prepared/b",
+        "dragoman prepare config.toml",
+    )
+    add_command(app, tokenize, "dragoman tokenize prepared/mine < my.en > my.en.subwords")
+    add_command(app, detokenize, "dragoman detokenize prepared/mine < my.en.subwords > my.en")
     app.add_typer(data_app, name="data")
-
-
-_PREPARE_EXAMPLES = """Examples: dragoman prepare --source a.en.gz --target a.de.gz --languages en-de --out prepared/a |
-dragoman prepare --corpus crawl.tsv.zst --corpus memory.tmx --languages en-de --filter language=off --out prepared/b |
-dragoman prepare config.toml (with a [prepare] table; see docs/corpora.md)"""
+    data = partial(add_command, data_app)
+    data(data_describe, "dragoman data describe prepared/mine --batch-tokens 25000", name="describe")
+    data(data_list, "dragoman data list --languages en-de", name="list")
+    data(data_get, "dragoman data get wmt16-en-de --out corpora/wmt16", name="get")
+    data(data_builtin, "dragoman data builtin --out corpus --pairs 100000", name="builtin")
+    data(data_reversal, "dragoman data reversal --out corpus", name="reversal")
 
 
 Paths = list[Path] | None
@@ -38,7 +48,8 @@ Paths = list[Path] | None
 
 def prepare(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Config file with a [prepare] table.")
+        Path | None,
+        typer.Argument(metavar="CONFIG.toml", help="Config file with a [prepare] table; see docs/corpora.md."),
     ] = None,
     source: Annotated[
         Paths, typer.Option(metavar="FILE", help="Source text, one sentence per line; may be repeated.")
@@ -50,9 +61,14 @@ def prepare(
         Paths,
         typer.Option(metavar="FILE", help="Both sides in one file: TSV, JSON lines, TMX, Parquet; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: data.prepared of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder to write. Default: data.prepared of the config.")
+    ] = None,
     languages: Annotated[
-        str | None, typer.Option(help="Source and target language, e.g. en-de; needed to check languages and scripts.")
+        str | None,
+        typer.Option(
+            metavar="FROM-TO", help="Source and target language, e.g. en-de; needed to check languages and scripts."
+        ),
     ] = None,
     dev_source: Annotated[
         Paths,
@@ -86,7 +102,7 @@ def prepare(
         typer.Option("--weight", metavar="NAME=W", help="How often each corpus is used per epoch, by file name."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Columns of source and target in TSV files. Default: 1,2.")
+        str | None, typer.Option(metavar="N,N", help="Columns of source and target in TSV files. Default: 1,2.")
     ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(help="Number of subwords. Default: chosen by the size of the text.")
@@ -97,7 +113,7 @@ def prepare(
     tokenizer: Annotated[str | None, typer.Option(help="Kind of tokenizer: bpe (default) or unigram.")] = None,
     byte_fallback: Annotated[bool, typer.Option("--byte-fallback", help="Encode rare characters as bytes.")] = False,
     character_coverage: Annotated[
-        float | None, typer.Option(help="Fraction of all characters that are subwords. Default: 1.")
+        float | None, typer.Option(metavar="FRACTION", help="Fraction of all characters that are subwords. Default: 1.")
     ] = None,
     tokenizer_sample: Annotated[
         int | None, typer.Option(help="Lines to train the tokenizer on. Default: 1,000,000.")
@@ -124,7 +140,10 @@ def prepare(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Turn parallel text of any size into a folder for training: clean, shuffle, split into subwords, describe."""
+    """Turn parallel text of any size into a folder for training.
+
+    Cleans and shuffles the text, splits it into subwords and describes it.
+    """
     from dragoman.corpus.settings import load_prepare_settings, parse_filters, with_weights
 
     if engine not in ("local", "ray"):
@@ -205,7 +224,7 @@ def tokenize(
     side: SideOption = "source",
     ids: Annotated[bool, typer.Option("--ids", help="Write ids instead of subwords.")] = False,
 ) -> None:
-    """Split standard input into subwords, line by line, to standard output."""
+    """Split standard input into subwords, line by line."""
     from dragoman.corpus.token_streams import load_vocabulary, tokenize_stream
 
     tokenize_stream(load_vocabulary(vocabulary, side), sys.stdin.buffer, sys.stdout.buffer, ids)
@@ -216,19 +235,18 @@ def detokenize(
     side: SideOption = "target",
     ids: Annotated[bool, typer.Option("--ids", help="Read ids instead of subwords.")] = False,
 ) -> None:
-    """Join subwords on standard input to text again, line by line, to standard output."""
+    """Join subwords on standard input to text again, line by line."""
     from dragoman.corpus.token_streams import detokenize_stream, load_vocabulary
 
     detokenize_stream(load_vocabulary(vocabulary, side), sys.stdin.buffer, sys.stdout.buffer, ids)
 
 
-@data_app.command("describe", epilog="Example: dragoman data describe prepared/mine --batch-tokens 25000")
 def data_describe(
     prepared: Annotated[Path, typer.Argument(metavar="PREPARED", help="A folder that dragoman prepare wrote.")],
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens in the batch of one virtual worker.")] = 4096,
     json: Json = False,
 ) -> None:
-    """Describe a prepared corpus: pairs, MB, words, lengths, coverage, and the padding to expect."""
+    """Describe a prepared corpus: size, lengths, coverage, padding."""
     from dragoman.corpus.prepared_corpus import PreparedCorpus
     from dragoman.corpus.statistics import corpus_figures, statistics_page
 
@@ -239,9 +257,10 @@ def data_describe(
         say(statistics_page(corpus, [batch_tokens]))
 
 
-@data_app.command("list", epilog="Example: dragoman data list --languages en-de")
 def data_list(
-    languages: Annotated[str | None, typer.Option(help="E.g. en-de: also list the datasets of mtdata.")] = None,
+    languages: Annotated[
+        str | None, typer.Option(metavar="FROM-TO", help="E.g. en-de: also list the datasets of mtdata.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List corpora that `dragoman data get` can download."""
@@ -257,14 +276,20 @@ def data_list(
         say(line)
 
 
-@data_app.command("get", epilog="Example: dragoman data get wmt16-en-de --out corpora/wmt16")
 def data_get(
-    name: Annotated[str, typer.Argument(help="A recipe of `dragoman data list`, or the name of an mtdata dataset.")],
-    out: Annotated[Path, typer.Option(help="Folder to write into.")],
-    languages: Annotated[str | None, typer.Option(help="Direction, e.g. de-en. Default: that of the recipe.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A recipe of `dragoman data list`, or the name of an mtdata dataset.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write into.")],
+    languages: Annotated[
+        str | None, typer.Option(metavar="FROM-TO", help="Direction, e.g. de-en. Default: that of the recipe.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Download a corpus, verify it, and write a config for `dragoman prepare`; run it again to continue."""
+    """Download a corpus, verify it, and write a config for prepare.
+
+    Run it again to continue an interrupted download.
+    """
     from dataclasses import asdict
 
     from dragoman.corpus.recipes import get_recipe, parse_languages
@@ -278,26 +303,26 @@ def data_get(
     say(f"Written to {out}. Next: dragoman prepare {out / 'prepare.toml'} --out {out / 'prepared'}")
 
 
-@data_app.command("builtin", epilog="Example: dragoman data builtin --out corpus --pairs 100000")
 def data_builtin(
-    out: Annotated[Path, typer.Option(help="Folder to write train, dev, test and test-compositional into.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder to write train, dev, test and test-compositional into.")
+    ],
     pairs: Annotated[int, typer.Option(min=1, help="Number of training pairs.")] = 40_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 1,
 ) -> None:
-    """Write the English-German corpus that the package generates from a grammar."""
+    """Write the English-German corpus that a grammar generates."""
     from dragoman.builtin import write_builtin_corpus
 
     write_builtin_corpus(out, num_train=pairs, seed=seed)
     say(f"Written to {out}: train, dev, test and test-compositional, .en and .de")
 
 
-@data_app.command("reversal", epilog="Example: dragoman data reversal --out corpus")
 def data_reversal(
-    out: Annotated[Path, typer.Option(help="Folder to write train, dev and test into.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write train, dev and test into.")],
     pairs: Annotated[int, typer.Option(min=1, help="Number of training pairs.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 1,
 ) -> None:
-    """Write the toy task of OpenSeq2Seq: sequences of letters to reverse."""
+    """Write the toy task of OpenSeq2Seq: letters to reverse."""
     from dragoman.builtin.reversal import write_reversal_corpus
 
     write_reversal_corpus(out, num_train=pairs, seed=seed)

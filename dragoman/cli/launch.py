@@ -5,17 +5,19 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.help_text import add_command
 from dragoman.cli.output import say
 
 
 def add_launch_command(app: typer.Typer) -> None:
     """Adds the command to the command line."""
-    app.command(epilog=_EXAMPLES)(launch)
-
-
-_EXAMPLES = """Examples: dragoman launch my.toml --for slurm --nodes 2 --workers-per-node 4 --time 24:00:00 |
-dragoman launch my.toml --for kubernetes --nodes 2 --image my/dragoman:1 --claim corpora --out my.yaml |
-dragoman launch /data/my.toml --for docker --nodes 2 --workers-per-node 2 --data /data --out docker"""
+    add_command(
+        app,
+        launch,
+        "dragoman launch my.toml --for slurm --nodes 2 --workers-per-node 4 --time 24:00:00",
+        "dragoman launch my.toml --for kubernetes --nodes 2 --image my/dragoman:1 --claim corpora --out my.yaml",
+        "dragoman launch /data/my.toml --for docker --nodes 2 --workers-per-node 2 --data /data --out docker",
+    )
 
 
 def launch(
@@ -28,7 +30,7 @@ def launch(
     ] = None,
     cpus_per_worker: Annotated[int, typer.Option(min=1, help="Cores for each worker.")] = 4,
     run_dir: Annotated[
-        Path | None, typer.Option(help="The run folder, shared by all nodes. Default: runs/NAME.")
+        Path | None, typer.Option(metavar="FOLDER", help="The run folder, shared by all nodes. Default: runs/NAME.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the job. Default: from the name of the config.")] = None,
     overrides: Annotated[
@@ -54,7 +56,10 @@ def launch(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a job file: an sbatch script, a Kubeflow TrainJob, or a Dockerfile and compose.yaml."""
+    """Write a job file for Slurm, Kubernetes or Docker.
+
+    It is an sbatch script, a Kubeflow TrainJob, or a Dockerfile and compose.yaml.
+    """
     from dragoman.launch.job_files.render import build_job_files, save_files, show_files
     from dragoman.launch.job_files.request import JobRequest, name_job
     from dragoman.run.config import load_settings

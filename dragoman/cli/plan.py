@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, message_printer, print_json, say, warn
 from dragoman.cli.train import Hosts, Overrides, SendData, SshConfig, Workers, place_workers
 from dragoman.run.errors import UsageError
@@ -13,19 +14,26 @@ if TYPE_CHECKING:
     from dragoman.diagnosis.prediction import Prediction
     from dragoman.launch.check import CheckResult
 
-_CHECK_EXAMPLES = """Examples: dragoman check config.toml --hosts a:2,b:2 |
-dragoman check config.toml --workers 2 --steps 50000 --price-per-hour 12.5 |
-dragoman check config.toml --hosts a:2,b:2 --json"""
-_PLAN_EXAMPLES = """Examples: dragoman plan --nodes 2 --link 100mbit --steps 50000 --price-per-hour 12 |
-dragoman plan --device A100 --devices-per-node 8 --inside-link nvlink3 --link 100gbit --max-devices 4096 --plot a.svg |
-dragoman plan my-plan.toml --json | dragoman plan --list"""
 DEFAULT_SECONDS = 35.0
 
 
 def add_plan_commands(app: typer.Typer) -> None:
     """Adds `check` and `plan` to the command line."""
-    app.command(epilog=_CHECK_EXAMPLES)(check)
-    app.command(epilog=_PLAN_EXAMPLES)(plan)
+    add_command(
+        app,
+        check,
+        "dragoman check config.toml --hosts a:2,b:2",
+        "dragoman check config.toml --workers 2 --steps 50000 --price-per-hour 12.5",
+        "dragoman check config.toml --hosts a:2,b:2 --json",
+    )
+    add_command(
+        app,
+        plan,
+        "dragoman plan --nodes 2 --link 100mbit --steps 50000 --price-per-hour 12",
+        "dragoman plan --device A100 --devices-per-node 8 --inside-link nvlink3 --link 100gbit --plot a.svg",
+        "dragoman plan my-plan.toml --json",
+        "dragoman plan --list",
+    )
 
 
 def check(
@@ -34,21 +42,23 @@ def check(
     workers: Workers = None,
     hosts: Hosts = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of the whole run. Default: training.max_steps of the config.")
+        int | None, typer.Option(min=1, help="Steps of the whole run. Default: training.max_steps.")
     ] = None,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of all machines together. Default: training.price_per_hour.")
+        float | None,
+        typer.Option(metavar="PRICE", min=0, help="Price of all machines together. Default: training.price_per_hour."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=5, max=600, help="Seconds to measure, not counting the start of the workers.")
+        float,
+        typer.Option(metavar="SECONDS", min=5, max=600, help="Time to measure, not counting the start of the workers."),
     ] = DEFAULT_SECONDS,
     send_data: SendData = False,
     ssh_config: SshConfig = None,
     json: Json = False,
 ) -> None:
-    """Measure machines and links with a few real steps, and predict how long a step takes and what limits it.
+    """Measure machines and links before a run, and predict its speed.
 
-    Exit code 0: no problem; 1: a problem was found.
+    A few real steps show how long a step takes and what limits it. Exit code 0: no problem; 1: a problem was found.
     """
     from dragoman.launch.check import check_machines
     from dragoman.run.config import load_settings
@@ -118,7 +128,7 @@ def _print_report(
 
 def plan(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[PLAN.toml]", help="File with the keys of the options, which override it.")
+        Path | None, typer.Argument(metavar="PLAN.toml", help="File with the keys of the options, which override it.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model preset. Default: transformer-base.")] = None,
     precision: Annotated[str | None, typer.Option(help="mixed (fp16, the default), bf16 or fp32.")] = None,
@@ -143,7 +153,9 @@ def plan(
     steps: Annotated[int | None, typer.Option(help="Steps of the whole run, to get hours.")] = None,
     price_per_hour: Annotated[
         float | None,
-        typer.Option(help="Price of the whole planned cluster; other sizes in proportion to their devices."),
+        typer.Option(
+            metavar="PRICE", help="Price of the whole planned cluster; other sizes in proportion to their devices."
+        ),
     ] = None,
     max_devices: Annotated[int | None, typer.Option(help="Largest cluster of the table.")] = None,
     hardware: Annotated[
@@ -159,7 +171,10 @@ def plan(
     list_hardware: Annotated[bool, typer.Option("--list", help="List the known devices and links.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict without measuring how long a run takes: seconds per step by part, hours, cost, and what would help."""
+    """Calculate how long a run takes, without machines to measure.
+
+    Shows seconds per step by part, hours, cost, and what would help.
+    """
     from dragoman.diagnosis.hardware import hardware_lines, load_hardware
     from dragoman.diagnosis.plan import build_plan, load_plan
     from dragoman.diagnosis.plan_output import plan_lines, save_chart

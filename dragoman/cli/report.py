@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, print_json, say, warn
 from dragoman.cli.train import unused_run_dir
 from dragoman.run.errors import UsageError
@@ -22,21 +23,26 @@ MAX_NAMED = 5
 Sources = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="A run folder; the log, logs or folder of a run by another trainer; or several runs to compare.",
     ),
 ]
-RunDir = Annotated[Path | None, typer.Option(help="Run folder for an imported run. Default: runs/NAME.")]
+RunDir = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Run folder for an imported run. Default: runs/NAME.")
+]
 
 
 def add_report_commands(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
-    app.command(
-        epilog="Examples: dragoman report runs/demo --open | dragoman report nohup.out.gz --nodes 2 --gpus-per-node 2 "
-        "--gpu V100 --link 1000Mbit | dragoman report runs/a runs/b"
-    )(report)
-    app.command("import", epilog="Examples: dragoman import nohup.out | dragoman import logs/ --run-dir runs/theirs")(
-        import_logs
+    add_command(
+        app,
+        report,
+        "dragoman report runs/demo --open",
+        "dragoman report runs/a runs/b",
+        "dragoman report nohup.out.gz --nodes 2 --gpus-per-node 2 --gpu V100 --link 1000Mbit",
+    )
+    add_command(
+        app, import_logs, "dragoman import nohup.out", "dragoman import logs/ --run-dir runs/theirs", name="import"
     )
 
 
@@ -44,18 +50,25 @@ def report(
     sources: Sources,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the report. Default: the run folder.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report. Default: the run folder."),
     ] = None,
     run_dir: RunDir = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Number of machines, if the log does not say.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs per machine.")] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU model, e.g. V100; `dragoman plan --list` shows all.")] = None,
-    link: Annotated[str | None, typer.Option(help="Network between the machines, e.g. 1000Mbit.")] = None,
-    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Price per hour of all machines.")] = None,
+    link: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Network between the machines, e.g. 1000Mbit.")
+    ] = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option(metavar="PRICE", min=0, help="Price per hour of all machines.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Treat each log as a run of its own.")] = False,
     json: Json = False,
 ) -> None:
-    """Answer eleven questions about a run: Is it trained? Overfitting? Network-bound? What did it cost? And more.
+    """Answer eleven questions about a run, on a page and as text.
+
+    Is it trained? Overfitting? Network-bound? What did it cost? What would more steps bring? And more.
 
     Reads run folders of dragoman; logs of OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT and the HF Trainer
     (trainer_state.json); TensorBoard folders; and CSV tables. They may be compressed.
@@ -84,7 +97,10 @@ def report(
 
 
 def import_logs(sources: Sources, run_dir: RunDir = None, json: Json = False) -> None:
-    """Turn the log of another trainer into a run folder, so that status, verdict and report work on it."""
+    """Turn the log of another trainer into a run folder.
+
+    The commands status, verdict and report then work on it.
+    """
     run = _as_run(sources, run_dir, must_import=True)
     from dragoman.report.evidence import read_evidence
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, print_json, say, warn
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder, open_run
@@ -26,10 +27,10 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.
 
 def add_run_commands(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
-    app.command(epilog="Examples: dragoman status runs/demo | dragoman status runs/demo --expect finished")(status)
-    app.command(epilog="Examples: dragoman watch runs/demo | dragoman watch runs/demo --json > records.jsonl")(watch)
-    app.command(epilog="Examples: dragoman verdict runs/demo | dragoman verdict runs/demo --json")(verdict)
-    app.command(epilog="Examples: dragoman stop runs/demo | dragoman stop runs/demo --timeout 600")(stop)
+    add_command(app, status, "dragoman status runs/demo", "dragoman status runs/demo --expect finished")
+    add_command(app, watch, "dragoman watch runs/demo", "dragoman watch runs/demo --json > records.jsonl")
+    add_command(app, verdict, "dragoman verdict runs/demo", "dragoman verdict runs/demo --json")
+    add_command(app, stop, "dragoman stop runs/demo", "dragoman stop runs/demo --timeout 600")
 
 
 def status(
@@ -39,7 +40,7 @@ def status(
         str | None, typer.Option(metavar="STATE", help="Exit with code 1 unless the run has this state, e.g. finished.")
     ] = None,
 ) -> None:
-    """Show the state of a run: progress, quality, speed and last checkpoint."""
+    """Show the state of a run: progress, quality, speed, checkpoint."""
     from dragoman.run.status import PUBLIC_STATES, observe_run
     from dragoman.run.summary import run_figures, status_lines
 
@@ -93,7 +94,10 @@ def watch(
 
 
 def verdict(run: RunArgument, json: Json = False) -> None:
-    """Say what limited the speed of a run: computing, network, input, a slow machine or overhead; with evidence."""
+    """Say what limited the speed of a run, with the evidence.
+
+    It may be computing, the network, the input, a slow machine or overhead.
+    """
     from dragoman.report.evidence import read_evidence
     from dragoman.report.findings import Findings
 
@@ -114,7 +118,10 @@ def stop(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Request the stop and return at once.")] = False,
     json: Json = False,
 ) -> None:
-    """Ask a run to stop after the current step and to save; wait until it has ended."""
+    """Ask a run to stop after the current step and to save.
+
+    Waits until the run has ended.
+    """
     from dragoman.run.status import observe_run, request_stop
     from dragoman.run.summary import run_figures
 

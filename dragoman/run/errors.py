@@ -84,5 +84,5 @@ def describe_os_error(error: OSError) -> str:
 def explain_os_error(error: OSError) -> str:
     """Says which file could not be used, if the error names it, and why."""
     names = [repr(str(name)) for name in (error.filename, error.filename2) if name is not None]
-    where = f"Cannot use {' and '.join(names)}: " if names else "The system refused to read or write a file: "
+    where = f"Cannot use {' and '.join(names)}: " if names else "A file cannot be read or written: "
     return f"{where}{describe_os_error(error)}."
