@@ -7,12 +7,17 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.output import Json, print_json, say, warn
+from dragoman.run.errors import UsageError
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
 Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step number.")]
-BeamSize = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept. Default: as in the run's config.")]
+BeamSize = Annotated[int | None, typer.Option(help="Hypotheses kept. Default: as in the run's config.")]
 LengthPenalty = Annotated[
-    float | None, typer.Option(min=0.0, help="Alpha of ((5+length)/6)^alpha. Default: as in the run's config.")
+    float | None, typer.Option(help="Alpha of ((5+length)/6)^alpha. Default: as in the run's config.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes that translate. Default: one per physical core, as far as memory allows."),
 ]
 
 
@@ -31,16 +36,27 @@ def evaluate(
     reference: Annotated[Path | None, typer.Option(help="Its human translation, plain text.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the translations to this file.")] = None,
     checkpoint: Checkpoint = "best",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="How BLEU cuts text into words, e.g. 13a, char, zh or ja-mecab; auto: by the language. "
+            "Default: as in the run's config."
+        ),
+    ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Translate a test set and score it: sacreBLEU and chrF of real beam-search output, with their signatures."""
+    _check_search(beam_size, length_penalty)
     from dragoman.evaluation.final_evaluation import evaluate_run
+    from dragoman.evaluation.scores import parse_tokenizer
     from dragoman.translation.translator import load_run
 
-    loaded = load_run(run, checkpoint, beam_size, length_penalty, warn)
-    result = evaluate_run(loaded, source, reference, warn, output)
+    score_tokenizer = parse_tokenizer(tokenizer) if tokenizer else None
+    loaded = load_run(run, checkpoint, beam_size, length_penalty, warn, workers)
+    result = evaluate_run(loaded, source, reference, warn, output, score_tokenizer)
     if json:
         print_json(result.figures())
     else:
@@ -55,11 +71,27 @@ def translate(
     checkpoint: Checkpoint = "best",
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    skip_bad_lines: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Leave up to N lines that cannot be read empty.")
+    ] = 0,
+    workers: Workers = None,
 ) -> None:
-    """Translate text line by line to standard output, in the same order."""
-    from dragoman.translation.translator import load_run, translate_stream
+    """Translate text line by line to standard output, in the same order; in a terminal, what you type."""
+    _check_search(beam_size, length_penalty)
+    from dragoman.translation.stream import translate_stream
+    from dragoman.translation.translator import load_run
 
-    translate_stream(load_run(run, checkpoint, beam_size, length_penalty, warn).translator, file, sys.stdout, warn)
+    loaded = load_run(run, checkpoint, beam_size, length_penalty, warn, workers)
+    warn(loaded.describe_checkpoint(checkpoint))
+    translate_stream(loaded.translator, file, sys.stdout, warn, skip_bad_lines)
+
+
+def _check_search(beam_size: int | None, length_penalty: float | None) -> None:
+    """Refuses settings of the search that would fill all memory, or that are no numbers."""
+    if beam_size is not None and not 1 <= beam_size <= MAX_BEAM_SIZE:
+        raise UsageError(f"--beam-size is {beam_size:,}; it must be between 1 and {MAX_BEAM_SIZE:,}.")
+    if length_penalty is not None and not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
+        raise UsageError(f"--length-penalty is {length_penalty:g}; it must be between 0 and {MAX_LENGTH_PENALTY:g}.")
 
 
 def presets(json: Json = False) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.lines import TextFile
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.scores import Score, score_translations
+from dragoman.evaluation.scores import Score, choose_tokenizer, require_tokenizer, score_translations
+from dragoman.run.config import ScoreTokenizer
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import write_text
+from dragoman.run.files import read_json, write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.progress import progress_bars
 from dragoman.translation.translator import LoadedRun
@@ -57,8 +58,11 @@ def evaluate_run(
     reference: Path | None,
     say: Callable[[str], None],
     output: Path | None = None,
+    tokenizer: ScoreTokenizer | None = None,
 ) -> FinalEvaluation:
-    """Scores a run on two files, or on the prepared test set if none are given."""
+    """Scores a run on two files, or on the prepared test set if none are given; BLEU by the run's tokenizer or this."""
+    tokenizer = tokenizer or run.settings.evaluation.tokenizer
+    require_tokenizer(tokenizer)  # before translating, which takes long
     if (source is None) != (reference is None):
         raise UsageError("Give --source and --reference together, or neither of them.")
     if source is None or reference is None:
@@ -75,15 +79,29 @@ def evaluate_run(
     seconds = time.perf_counter() - begin
     if output is not None:
         write_text(output, "".join(f"{line}\n" for line in translations))
-    score = score_translations(translations, references)
+    tokenizer = choose_tokenizer(tokenizer, _languages(_folder_of(run.checkpoint)), references)
+    score = score_translations(translations, references, tokenizer)
     result = FinalEvaluation(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
     _save_score(result, "the prepared test set" if source is None else str(source))
     return result
 
 
+def _folder_of(checkpoint: Path) -> RunFolder:
+    return RunFolder(checkpoint.parent.parent)
+
+
+def _languages(run: RunFolder) -> str | None:
+    """Returns source and target language of the run's corpus, e.g. "en-ja"; None where they are not known."""
+    try:
+        languages = read_json(run.corpus_facts)["settings"]["languages"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return languages if isinstance(languages, str) else None
+
+
 def _save_score(result: FinalEvaluation, test_set: str) -> None:
     """Appends the score to scores.jsonl of the run, for its report; ignores a folder that cannot be written."""
-    run = RunFolder(result.checkpoint.parent.parent)
+    run = _folder_of(result.checkpoint)
     record = {"time": time.time(), "judged_on": test_set} | result.figures()
     with suppress(OSError), run.scores.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -2,11 +2,89 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+from sacrebleu.utils import SACREBLEU_DIR
 
-from dragoman.run.errors import UserError
+from dragoman.corpus.cleaning.filters import split_languages
+from dragoman.corpus.cleaning.language import SCRIPTS_WITHOUT_SPACES, main_script, scripts_of
+from dragoman.run.config import ScoreTokenizer
+from dragoman.run.errors import UsageError, UserError
+
+# In this order: Japanese is written in kana and Han, Korean sometimes in Hangul and Han.
+_TOKENIZER_OF_SCRIPT: dict[str, ScoreTokenizer] = {"Kana": "ja-mecab", "Hangul": "ko-mecab", "Han": "zh"}
+_EXTRA_OF_TOKENIZER = {"ja-mecab": "ja", "ko-mecab": "ko"}
+_FLORES_MODEL = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS["flores200"]["url"]).name
+_MAX_REFERENCES_READ = 1_000
+
+
+def choose_tokenizer(setting: ScoreTokenizer, languages: str | None, references: Sequence[str]) -> ScoreTokenizer:
+    """Returns the tokenizer to score with; "auto" is decided by the target language, else by the references' script.
+
+    Without spaces, 13a takes a sentence for one word, and good translations score 0. Where the tokenizer made for a
+    language is not installed, single characters are counted. Nothing is downloaded.
+    """
+    if setting != "auto":
+        return setting
+    scripts = scripts_of(split_languages(languages)[1]) if languages else ()
+    if not scripts:
+        scripts = [main_script("\n".join(references[:_MAX_REFERENCES_READ])) or ""]
+    found = _tokenizer_of(scripts)
+    return found if _is_at_hand(found) else "char"
+
+
+def _tokenizer_of(scripts: Sequence[str]) -> ScoreTokenizer:
+    for script, tokenizer in _TOKENIZER_OF_SCRIPT.items():
+        if script in scripts:
+            return tokenizer
+    return "13a" if set(scripts).isdisjoint(SCRIPTS_WITHOUT_SPACES) else "flores200"
+
+
+def parse_tokenizer(name: str) -> ScoreTokenizer:
+    """Returns the tokenizer of the option --tokenizer."""
+    names: tuple[ScoreTokenizer, ...] = get_args(ScoreTokenizer)
+    for known in names:
+        if name == known:
+            return known
+    raise UsageError(f"--tokenizer is {name!r}; it can be {', '.join(names[:-1])} or {names[-1]}.")
+
+
+def require_tokenizer(tokenizer: ScoreTokenizer) -> None:
+    """Refuses a tokenizer whose packages or model are missing; "auto" never needs any."""
+    if tokenizer != "auto":
+        _build_bleu(tokenizer)
+
+
+def _is_at_hand(tokenizer: ScoreTokenizer) -> bool:
+    try:
+        require_tokenizer(tokenizer)
+    except UserError:
+        return False
+    return True
+
+
+def _build_bleu(tokenizer: ScoreTokenizer, **options: Any) -> BLEU:
+    if tokenizer == "flores200" and not _FLORES_MODEL.is_file():  # sacreBLEU would download it
+        reason = f"its model is not at {_FLORES_MODEL} (sacrebleu --tokenize flores200 downloads it)"
+        raise UserError(_describe_missing(tokenizer, reason))
+    try:
+        return BLEU(tokenize=tokenizer, **options)
+    except (ImportError, RuntimeError, OSError, AssertionError):
+        # Missing packages, another dictionary than MeCab's IPA, or a damaged model.
+        extra = _EXTRA_OF_TOKENIZER.get(tokenizer)
+        reason = f"its packages are not installed (pip install 'dragoman[{extra}]')" if extra else "it cannot be loaded"
+        raise UserError(_describe_missing(tokenizer, reason)) from None
+
+
+def _describe_missing(tokenizer: str, reason: str) -> str:
+    return (
+        f"The tokenizer {tokenizer} for BLEU cannot be used: {reason}. "
+        "Install it on every host, or choose another: --set evaluation.tokenizer=char (evaluate: --tokenizer char)."
+    )
 
 
 @dataclass(frozen=True)
@@ -19,24 +97,27 @@ class Score:
     chrf_signature: str
 
 
-def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Computes corpus BLEU (13a, exponential smoothing) and chrF2 of detokenised text, with one reference each."""
+def score_translations(hypotheses: Sequence[str], references: Sequence[str], tokenizer: ScoreTokenizer) -> Score:
+    """Computes corpus BLEU (exponential smoothing) and chrF2 of detokenised text, with one reference each.
+
+    `tokenizer` is one that `choose_tokenizer` returned.
+    """
     _check_pairs(len(hypotheses), len(references))
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = _build_bleu(tokenizer), CHRF()
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
     # A signature is complete only after scoring, because it includes the number of references.
     return Score(bleu_score, str(bleu.get_signature()), chrf_score, str(chrf.get_signature()))
 
 
-def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[int]]:
+def bleu_counts(hypotheses: Sequence[str], references: Sequence[str], tokenizer: ScoreTokenizer) -> list[list[int]]:
     """Returns, for each sentence, the counts whose sums give the BLEU of any set of sentences.
 
     Length of the translation and of the reference, then matching and possible n-grams of 1 to 4 words.
     """
     _check_pairs(len(hypotheses), len(references))
     # Effective order only changes the score of one sentence, which is not used; without it sacreBLEU would warn.
-    bleu = BLEU(effective_order=True)
+    bleu = _build_bleu(tokenizer, effective_order=True)
     scores = (bleu.sentence_score(*pair) for pair in zip(hypotheses, ([each] for each in references), strict=True))
     return [[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores]
 

@@ -15,11 +15,11 @@ from dragoman.cluster.world import World
 from dragoman.corpus.batching import Indices, MicroBatch, fixed_batches, pad_pairs
 from dragoman.corpus.prepared_corpus import PreparedCorpus, SplitName
 from dragoman.corpus.tokenizer import EOS_ID
-from dragoman.evaluation.scores import bleu_counts, score_translations, teacher_forced_bleu
+from dragoman.evaluation.scores import bleu_counts, choose_tokenizer, score_translations, teacher_forced_bleu
 from dragoman.model.loss import LossSums
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
-from dragoman.run.config import Settings
+from dragoman.run.config import ScoreTokenizer, Settings
 from dragoman.run.files import write_then_rename
 from dragoman.run.folder import RunFolder
 from dragoman.translation.beam_search import SearchSettings
@@ -41,6 +41,8 @@ class Evaluation:
     bleu: float
     """sacreBLEU of beam-search translations against plain text, 0 to 100."""
     signature: str
+    tokenizer: ScoreTokenizer
+    """How sacreBLEU cut text into words."""
     chrf: float
     teacher_forced_bleu: float
     """OpenSeq2Seq's "Eval BLUE score": subwords predicted given the reference, 0 to 1. Not the BLEU of translations."""
@@ -97,12 +99,15 @@ def evaluate_on_dev(
     smoothed, plain, forced_bleu = _sum_up(share, corpus, world)
     train_sum, num_train_tokens = world.sum_numbers([share.train_smoothed_sum, float(share.num_train_tokens)])
     translations = world.gather_texts(share.translations)
-    score = score_translations(translations, references)
+    languages = corpus.manifest.settings.get("languages")
+    tokenizer = choose_tokenizer(settings.evaluation.tokenizer, languages, references)
+    score = score_translations(translations, references, tokenizer)
     return Evaluation(
         loss=smoothed,
         negative_log_likelihood=plain,
         bleu=score.bleu,
         signature=score.signature,
+        tokenizer=tokenizer,
         chrf=score.chrf,
         teacher_forced_bleu=forced_bleu,
         train_sample_loss=train_sum / max(1.0, num_train_tokens),
@@ -208,7 +213,7 @@ def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float,
 
 def save_translations(run: RunFolder, step: int, evaluation: Evaluation) -> None:
     """Writes translations.jsonl: a line about the evaluation, then one for each sentence, to compare two runs by."""
-    counts = bleu_counts(evaluation.translations, evaluation.references)
+    counts = bleu_counts(evaluation.translations, evaluation.references, evaluation.tokenizer)
     rows = zip(evaluation.sources, evaluation.references, evaluation.translations, counts, strict=True)
     names = ("source", "reference", "translation", "bleu_counts")
     lines: list[dict[str, object]] = [{"step": step, "bleu": evaluation.bleu, "signature": evaluation.signature}]

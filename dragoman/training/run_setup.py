@@ -11,6 +11,7 @@ from typing import Any
 from dragoman import __version__
 from dragoman.corpus.mixture import Mixture, base_weights, build_stages, stages_begun
 from dragoman.corpus.prepared_corpus import PreparedCorpus, tokenizer_path
+from dragoman.evaluation.scores import choose_tokenizer, require_tokenizer
 from dragoman.model.shape import resolve_shape
 from dragoman.run.checkpoints import newest_complete_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
@@ -31,10 +32,11 @@ def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
     """Creates the run folder and writes everything the run needs into it."""
     require_free_folder(run)
     corpus = _check_settings(settings, num_workers)
+    settings = _resolve_tokenizer(_resolve_data(settings, corpus), corpus)
     try:
         copy_tokenizers(corpus, run)
         write_json(run.corpus_facts, corpus.facts())
-        write_text(run.config, dump_settings(_resolve_data(settings, corpus), _describe_start()))
+        write_text(run.config, dump_settings(settings, _describe_start()))
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
 
@@ -64,7 +66,7 @@ def reopen_run(
         if old != new:
             raise UsageError(f"A resumed run must keep {section}.{key} = {old}; start a new run to use {new}.")
     corpus = _check_settings(settings, num_workers)
-    settings = _resolve_data(settings, corpus)
+    settings = _resolve_tokenizer(_resolve_data(settings, corpus), corpus, before)
     warnings: list[str] = []
     checkpoint = newest_complete_checkpoint(run, warnings.append)
     if checkpoint is not None:
@@ -119,6 +121,17 @@ def _resolve_data(settings: Settings, corpus: PreparedCorpus) -> Settings:
     weights = base_weights(corpus.train_corpora, settings.data.weights)
     update = {"prepared": settings.data.prepared.resolve(), "weights": weights}
     return settings.model_copy(update={"data": settings.data.model_copy(update=update)})
+
+
+def _resolve_tokenizer(settings: Settings, corpus: PreparedCorpus, before: Settings | None = None) -> Settings:
+    """Decides "auto" once, so that every host and every resume of the run scores alike."""
+    setting = settings.evaluation.tokenizer
+    if setting == "auto" and before is not None:
+        setting = before.evaluation.tokenizer
+    _, references = corpus.text("dev")
+    tokenizer = choose_tokenizer(setting, corpus.manifest.settings.get("languages"), references)
+    require_tokenizer(tokenizer)
+    return settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update={"tokenizer": tokenizer})})
 
 
 def _describe_start() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Detects the language and the script of a text."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pycld2
 
@@ -36,6 +36,9 @@ _RANGES = {
     "Syllabics": r"\u1400-\u167f\u18b0-\u18ff",
     "Khmer": r"\u1780-\u17ff",
     "Mongolian": r"\u1800-\u18af",
+    "Tai": r"\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf",
+    "Balinese": r"\u1b00-\u1b7f",
+    "Javanese": r"\ua980-\ua9df",
     "Hangul": r"\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc",
     "Kana": r"\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f",
     "Han": r"\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af",
@@ -94,9 +97,20 @@ NEUTRAL_RANGES = (
 _MODIFIER_RANGES = r"\u02b0-\u02ff"
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
-_SPACELESS = re.compile(
-    "[" + "".join(_RANGES[script] for script in ("Han", "Kana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")) + "]"
+SCRIPTS_WITHOUT_SPACES = (
+    "Han",
+    "Kana",
+    "Thai",
+    "Lao",
+    "Khmer",
+    "Myanmar",
+    "Tibetan",
+    "Tai",
+    "Balinese",
+    "Javanese",
 )
+"""Scripts that do not put spaces between words."""
+_SPACELESS = re.compile("[" + "".join(_RANGES[script] for script in SCRIPTS_WITHOUT_SPACES) + "]")
 _SYLLABIC = re.compile(f"[{_RANGES['Han']}{_RANGES['Kana']}]")
 
 
@@ -108,6 +122,27 @@ def is_latin_1(text: str) -> bool:
 def has_known_script(language: str) -> bool:
     """Whether the scripts of the language are known."""
     return language in _SCRIPTS_OF
+
+
+def scripts_of(language: str) -> Sequence[str]:
+    """Returns the scripts the language is written in; none if they are not known."""
+    return _SCRIPTS_OF.get(language, ())
+
+
+_IN_SCRIPT = {script: re.compile(f"[{ranges}]+") for script, ranges in _RANGES.items()}
+_LEAST_SHARE_OF_KANA = 0.05
+"""Share of kana among Han and kana, from which text is Japanese; Japanese prose has half, Chinese at most a brand."""
+
+
+def main_script(text: str) -> str | None:
+    """Returns the script of most letters, "Kana" for all Japanese text; None for text without letters."""
+    letters = _NOT_LETTERS.sub("", text)
+    counts = {script: len(letters) - len(pattern.sub("", letters)) for script, pattern in _IN_SCRIPT.items()}
+    han_and_kana = counts["Han"] + counts["Kana"]
+    is_japanese = counts["Kana"] > _LEAST_SHARE_OF_KANA * han_and_kana
+    counts |= {"Kana": han_and_kana, "Han": 0} if is_japanese else {"Han": han_and_kana, "Kana": 0}
+    script = max(counts, key=counts.__getitem__)
+    return script if counts[script] else None
 
 
 def build_script_check(language: str, least_share: float) -> Callable[[str], bool]:

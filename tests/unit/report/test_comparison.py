@@ -252,7 +252,7 @@ def translated(share_wrong: float, seed: int = 1) -> list[str]:
 
 def dev_translations(translations: list[str], sources: list[str] | None = None, step: int = 100) -> DevTranslations:
     wanted = references()[: len(translations)]
-    counts = np.array(bleu_counts(translations, wanted), dtype=np.float64)
+    counts = np.array(bleu_counts(translations, wanted, "13a"), dtype=np.float64)
     return DevTranslations(step, sources or [f"source {index}" for index in range(len(wanted))], wanted, counts)
 
 
@@ -260,7 +260,7 @@ def dev_translations(translations: list[str], sources: list[str] | None = None, 
 @given(pairs)
 def test_bleu_of_summed_counts_is_that_of_sacrebleu(lines):
     hypotheses, wanted = ([line[index] for line in lines] for index in range(2))
-    counts = np.array(bleu_counts(hypotheses, wanted)).sum(axis=0)
+    counts = np.array(bleu_counts(hypotheses, wanted, "13a")).sum(axis=0)
     assert bleu_of(counts) == pytest.approx(BLEU().corpus_score(hypotheses, [wanted]).score, abs=1e-9)
 
 
