@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, message_printer, print_json, say
 from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
@@ -36,26 +37,31 @@ SshConfig = Annotated[
     typer.Option(metavar="FILE", help="With --hosts: ssh config file, like ssh -F. Default: ssh's own files."),
 ]
 
-_EXAMPLES = """Examples: dragoman train --source my.en --target my.de |
-dragoman train config.toml --set training.max_steps=5000 --workers 2 |
-dragoman train config.toml --hosts a:2,b:2 --send-data --detach |
-mpirun -H a:2,b:2 dragoman train config.toml --run-dir runs/my --continue |
-dragoman train --resume --run-dir runs/my"""
-
 
 def add_train_commands(app: typer.Typer) -> None:
     """Adds the commands of this file to the command line."""
-    app.command(epilog="Example: dragoman demo --run-dir runs/first")(demo)
-    app.command(epilog=_EXAMPLES)(train)
+    add_command(app, demo, "dragoman demo", "dragoman demo --run-dir runs/first")
+    add_command(
+        app,
+        train,
+        "dragoman train --source my.en --target my.de",
+        "dragoman train config.toml --set training.max_steps=5000 --workers 2",
+        "dragoman train config.toml --hosts a:2,b:2 --send-data --detach",
+        "mpirun -H a:2,b:2 dragoman train config.toml --run-dir runs/my --continue",
+        "dragoman train --resume --run-dir runs/my",
+    )
 
 
 def demo(
-    run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/demo.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/demo.")] = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes.")] = 2,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Train a translator on the corpus inside the package: about 3 minutes on 2 CPU cores."""
+    """Train a translator on the corpus inside the package.
+
+    It takes about 3 minutes on 2 CPU cores.
+    """
     from dragoman.cli.demo import run_demo
 
     run = RunFolder(run_dir or unused_run_dir("demo"))
@@ -65,9 +71,11 @@ def demo(
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings of the run.")] = None,
-    source: Annotated[list[Path] | None, typer.Option(help="Your own source text, instead of a config.")] = None,
-    target: Annotated[list[Path] | None, typer.Option(help="Its translation, line by line.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Settings of the run.")] = None,
+    source: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Your own source text, instead of a config.")
+    ] = None,
+    target: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Its translation, line by line.")] = None,
     overrides: Overrides = None,
     workers: Workers = None,
     hosts: Hosts = None,
@@ -85,14 +93,14 @@ def train(
         typer.Option("--check/--no-check", help="Measure machines and links first. Default: with several machines."),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Train in the background, also after logout.")] = False,
-    run_dir: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/NAME.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
     is_continued: Annotated[
         bool, typer.Option("--continue", help="Continue the run in --run-dir if there is one, otherwise start it.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train a model from a config or from two text files, or continue a run."""
+    """Train a model from a config or two text files; continue a run."""
     from dragoman.cluster.environment import find_rank_info
 
     changes = list(overrides or [])

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, print_json, say, warn
 from dragoman.run.errors import UsageError
 
@@ -23,18 +24,25 @@ Workers = Annotated[
 
 def add_translate_commands(app: typer.Typer) -> None:
     """Adds the commands of this file to the command line."""
-    app.command(epilog="Example: dragoman evaluate runs/demo --source test.en --reference test.de --json")(evaluate)
-    app.command(
-        epilog="Examples: dragoman translate runs/demo my.en > my.de; echo 'Hello.' | dragoman translate runs/demo"
-    )(translate)
-    app.command(epilog="Example: dragoman presets --json")(presets)
+    add_command(app, evaluate, "dragoman evaluate runs/demo --source test.en --reference test.de --json")
+    add_command(
+        app,
+        translate,
+        "dragoman translate runs/demo my.en > my.de",
+        "echo 'Hello.' | dragoman translate runs/demo",
+    )
+    add_command(app, presets, "dragoman presets", "dragoman presets --json")
 
 
 def evaluate(
     run: RunArgument,
-    source: Annotated[Path | None, typer.Option(help="Text to translate. Default: the prepared test set.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="Its human translation, plain text.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Also write the translations to this file.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Text to translate. Default: the prepared test set.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Its human translation, plain text.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the translations to this file.")
+    ] = None,
     checkpoint: Checkpoint = "best",
     tokenizer: Annotated[
         str | None,
@@ -48,7 +56,10 @@ def evaluate(
     workers: Workers = None,
     json: Json = False,
 ) -> None:
-    """Translate a test set and score it: sacreBLEU and chrF of real beam-search output, with their signatures."""
+    """Translate a test set and score it with sacreBLEU and chrF.
+
+    The scores are those of real beam-search output, with their signatures.
+    """
     _check_search(beam_size, length_penalty)
     from dragoman.evaluation.final_evaluation import evaluate_run
     from dragoman.evaluation.scores import parse_tokenizer
@@ -66,7 +77,7 @@ def evaluate(
 def translate(
     run: RunArgument,
     file: Annotated[
-        Path, typer.Argument(metavar="[FILE|-]", help="Text with one sentence per line; - is standard input.")
+        Path, typer.Argument(metavar="FILE", help="Text with one sentence per line; - is standard input.")
     ] = Path("-"),
     checkpoint: Checkpoint = "best",
     beam_size: BeamSize = None,
