@@ -329,6 +329,7 @@ def test_saved_translations_are_read_again(tmp_path):
         negative_log_likelihood=1.0,
         bleu=20.0,
         signature="s",
+        tokenizer="13a",
         chrf=40.0,
         teacher_forced_bleu=0.3,
         train_sample_loss=1.0,
