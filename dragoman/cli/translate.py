@@ -8,7 +8,6 @@ import typer
 
 from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, print_json, say, warn
-from dragoman.run.errors import UsageError
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
 Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step number.")]
@@ -60,7 +59,6 @@ def evaluate(
 
     The scores are those of real beam-search output, with their signatures.
     """
-    _check_search(beam_size, length_penalty)
     from dragoman.evaluation.final_evaluation import evaluate_run
     from dragoman.evaluation.scores import parse_tokenizer
     from dragoman.translation.translator import load_run
@@ -88,21 +86,12 @@ def translate(
     workers: Workers = None,
 ) -> None:
     """Translate text line by line to standard output, in the same order; in a terminal, what you type."""
-    _check_search(beam_size, length_penalty)
     from dragoman.translation.stream import translate_stream
     from dragoman.translation.translator import load_run
 
     loaded = load_run(run, checkpoint, beam_size, length_penalty, warn, workers)
     warn(loaded.describe_checkpoint(checkpoint))
     translate_stream(loaded.translator, file, sys.stdout, warn, skip_bad_lines)
-
-
-def _check_search(beam_size: int | None, length_penalty: float | None) -> None:
-    """Refuses settings of the search that would fill all memory, or that are no numbers."""
-    if beam_size is not None and not 1 <= beam_size <= MAX_BEAM_SIZE:
-        raise UsageError(f"--beam-size is {beam_size:,}; it must be between 1 and {MAX_BEAM_SIZE:,}.")
-    if length_penalty is not None and not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise UsageError(f"--length-penalty is {length_penalty:g}; it must be between 0 and {MAX_LENGTH_PENALTY:g}.")
 
 
 def presets(json: Json = False) -> None:

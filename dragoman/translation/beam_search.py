@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
 from dragoman.model.transformer import DecodingState, Transformer
+from dragoman.run.config import MAX_BEAM_SIZE, MAX_LENGTH_PENALTY
 from dragoman.run.errors import UsageError
 
 _NUM_COLUMN_GROUPS = 16
@@ -34,12 +35,14 @@ class SearchSettings:
     """Most hypotheses returned per source."""
 
     def __post_init__(self) -> None:
-        if self.beam_size < 1:
-            raise UsageError(f"The beam size must be 1 or more, not {self.beam_size}.")
+        if not 1 <= self.beam_size <= MAX_BEAM_SIZE:
+            raise UsageError(f"The beam size must be between 1 and {MAX_BEAM_SIZE:,}, not {self.beam_size:,}.")
         if not 1 <= self.num_best <= self.beam_size:
             raise UsageError(f"num_best must be between 1 and the beam size {self.beam_size}, not {self.num_best}.")
-        if not self.length_penalty >= 0:
-            raise UsageError(f"The length penalty must be 0 or more, not {self.length_penalty}.")
+        if not 0 <= self.length_penalty <= MAX_LENGTH_PENALTY:
+            raise UsageError(
+                f"The length penalty must be between 0 and {MAX_LENGTH_PENALTY:g}, not {self.length_penalty:g}."
+            )
         if self.max_length_factor < 0 or self.max_length_extra < 1:
             raise UsageError("The length limit needs a factor of 0 or more and at least 1 extra subword.")
 

@@ -1,17 +1,14 @@
 """Translates text with the model of a run folder: its config, tokenizers and weights are all that is needed."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
 from dragoman.corpus.batching import pad_sentences
-from dragoman.corpus.cleaning.normalisation import normalise
-from dragoman.corpus.formats.lines import TextFile
 from dragoman.corpus.prepared_corpus import tokenizer_path
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.device import choose_device
@@ -19,13 +16,23 @@ from dragoman.model.shape import resolve_shape
 from dragoman.model.teacher_forcing import evaluating
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_weights
-from dragoman.run.checkpoints import MODEL_FILE, find_checkpoint
+from dragoman.run.checkpoints import MODEL_FILE, STATE_FILE, find_checkpoint
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UsageError
+from dragoman.run.files import read_json
 from dragoman.run.folder import checkpoint_step, open_run
+from dragoman.run.processes import available_memory, num_physical_cores
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
+from dragoman.translation.notices import Say, SourceNotices
+from dragoman.translation.workers import compute_in_processes
 
 _WORD_START = "▁"
+_BATCH_TOKENS = 1_500
+_MAX_BATCH_HYPOTHESES = 24_000
+"""Padded source subwords times beam size of a batch: a wide beam gets small batches instead of all memory."""
+_PROCESS_BYTES = 100 * 2**20
+_FEW_SUBWORDS = 8
+"""Length of short sentences, of which a batch holds most."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class _Line:
 
 
 class Translator:
-    """Translates lines with one model; the same lines give the same translations."""
+    """Translates lines with one model; the same lines give the same translations, by any number of processes."""
 
     def __init__(
         self,
@@ -59,14 +66,15 @@ class Translator:
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         settings: SearchSettings,
-        batch_tokens: int = 1_500,
+        batch_tokens: int = _BATCH_TOKENS,
         max_source_tokens: int = 256,
-        say: Callable[[str], None] | None = None,
+        say: Say | None = None,
+        num_workers: int = 1,
     ) -> None:
-        """Uses the model's device; `say` receives a message for each line too long for the model.
+        """Uses the model's device; `say` receives notices about lines that the model was not trained for.
 
         `batch_tokens` limits the padded source subwords searched at once, and `max_source_tokens` is the longest source
-        (EOS included) the model was trained on.
+        (EOS included) the model was trained on. With several workers, processes forked from this one share the batches.
         """
         if max_source_tokens < 2:
             raise UsageError(f"max_source_tokens must be 2 or more (EOS takes one), not {max_source_tokens}.")
@@ -74,20 +82,31 @@ class Translator:
         self._source_tokenizer = source_tokenizer
         self._target_tokenizer = target_tokenizer
         self._settings = settings
-        self._batch_tokens = batch_tokens
+        self._batch_tokens = min(batch_tokens, max(1, _MAX_BATCH_HYPOTHESES // settings.beam_size))
         self._max_source_tokens = max_source_tokens
-        self._say = say
+        self._notices = None if say is None else SourceNotices(say, source_tokenizer, max_source_tokens - 1)
+        self._num_workers = num_workers
 
-    def translate(self, lines: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        """Returns the translations in the order of the lines; calls `progress` with the number of new lines done."""
-        return [translation.text for translation in self.translate_with_scores(lines, progress)]
+    def translate(
+        self, lines: Sequence[str], progress: Callable[[int], None] | None = None, first_number: int = 1
+    ) -> list[str]:
+        """Returns the translations in the order of the lines; calls `progress` with the number of new lines done.
+
+        In notices, the first of the lines has the number `first_number`.
+        """
+        return [translation.text for translation in self.translate_with_scores(lines, progress, first_number)]
 
     def translate_with_scores(
-        self, lines: Sequence[str], progress: Callable[[int], None] | None = None
+        self, lines: Sequence[str], progress: Callable[[int], None] | None = None, first_number: int = 1
     ) -> list[Translation]:
         """Like `translate`, each translation with its score."""
-        translations = dict(self._translate_share(lines, 0, 1, progress))
+        translations = dict(self._translate_share(lines, 0, 1, progress, first_number))
         return [translations[index] for index in range(len(lines))]
+
+    def finish_notices(self) -> None:
+        """Says how often something was noticed about the lines since the last call."""
+        if self._notices is not None:
+            self._notices.finish()
 
     def translate_share(
         self, lines: Sequence[str], rank: int, size: int, progress: Callable[[int], None] | None = None
@@ -99,45 +118,55 @@ class Translator:
         return [(index, translation.text) for index, translation in self._translate_share(lines, rank, size, progress)]
 
     def _translate_share(
-        self, lines: Sequence[str], rank: int, size: int, progress: Callable[[int], None] | None
+        self,
+        lines: Sequence[str],
+        rank: int,
+        size: int,
+        progress: Callable[[int], None] | None,
+        first_number: int = 1,
     ) -> list[tuple[int, Translation]]:
-        filled, blank = self._read(lines)
+        filled, blank = self._read(lines, first_number)
         translations: list[tuple[int, Translation]] = []
         if rank == 0:
             translations += [(index, Translation("", 0.0)) for index in blank]
             _report(progress, len(blank))
-        with evaluating(self._model):
-            for batch in _form_batches(filled, self._batch_tokens)[rank::size]:
-                translations += self._translate_batch(batch)
-                _report(progress, len(batch))
+        batches = _form_batches(filled, self._batch_tokens)[rank::size]
+        with evaluating(self._model), closing(self._translate_batches(batches)) as results:
+            for translated in results:
+                translations += translated
+                _report(progress, len(translated))
         return translations
 
-    def _read(self, lines: Sequence[str]) -> tuple[list[_Line], list[int]]:
+    def _read(self, lines: Sequence[str], first_number: int) -> tuple[list[_Line], list[int]]:
         """Returns the lines with something to translate, and the indices of the blank ones."""
         max_ids = self._max_source_tokens - 1  # EOS takes one place
         filled: list[_Line] = []
         blank: list[int] = []
         for index, ids in enumerate(self._source_tokenizer.encode_lines([line.strip() for line in lines])):
-            if ids:
-                is_word_start = [subword.startswith(_WORD_START) for subword in self._source_tokenizer.subwords(ids)]
-                filled.append(_Line(index, cut_at_words(ids, is_word_start, max_ids)))
-            else:
+            if not ids:
                 blank.append(index)
+                continue
+            is_word_start = [subword.startswith(_WORD_START) for subword in self._source_tokenizer.subwords(ids)]
+            filled.append(_Line(index, cut_at_words(ids, is_word_start, max_ids)))
+            if self._notices is not None:
+                self._notices.add(first_number + index, lines[index], ids, len(filled[-1].segments))
         return filled, blank
 
+    def _translate_batches(self, batches: list[list[_Line]]) -> Generator[list[tuple[int, Translation]]]:
+        """Yields the translations of each batch as it is done, each with the index of its line."""
+        if self._num_workers == 1 or len(batches) < 2:
+            yield from map(self._translate_batch, batches)
+            return
+        with closing(compute_in_processes(self._translate_for_sending, batches, self._num_workers)) as results:
+            for _, rows in results:
+                yield [(index, Translation(text, score)) for index, text, score in rows]
+
+    def _translate_for_sending(self, batch: list[_Line]) -> list[tuple[int, str, float]]:
+        return [(index, translation.text, translation.score) for index, translation in self._translate_batch(batch)]
+
     def _translate_batch(self, batch: list[_Line]) -> list[tuple[int, Translation]]:
-        for line in batch:
-            self._warn_if_cut(line)
         best = iter(self._search([segment for line in batch for segment in line.segments]))
         return [(line.index, self._join([next(best) for _ in line.segments])) for line in batch]
-
-    def _warn_if_cut(self, line: _Line) -> None:
-        if self._say is not None and len(line.segments) > 1:
-            self._say(
-                f"Line {line.index + 1} has {sum(map(len, line.segments)):,} subwords, more than the "
-                f"{self._max_source_tokens - 1:,} the model was trained on; "
-                f"it was translated in {len(line.segments)} segments."
-            )
 
     def _search(self, segments: list[list[int]]) -> list[Hypothesis]:
         """Returns the best hypothesis of each segment; segments of one very long line may need several searches."""
@@ -189,30 +218,6 @@ def _report(progress: Callable[[int], None] | None, num_lines: int) -> None:
         progress(num_lines)
 
 
-_LINES_PER_BLOCK = 2_000
-"""Enough for batches of similar length, few enough to see output soon."""
-_STANDARD_INPUT = Path("/dev/stdin")
-
-
-def translate_stream(translator: Translator, path: Path, output: TextIO, say: Callable[[str], None]) -> None:
-    """Writes one line for each line of the file (`-` is standard input), in order; at a terminal, after each line."""
-    is_standard_input = path == Path("-")
-    text = TextFile(_STANDARD_INPUT if is_standard_input else path)
-    lines = (normalise(line) for line in text)
-    block_size = 1 if is_standard_input and sys.stdin.isatty() else _LINES_PER_BLOCK
-    for block in _blocks(lines, block_size):
-        for translation in translator.translate(block):
-            output.write(translation + "\n")
-        output.flush()
-    for notice in text.notices():
-        say(notice)
-
-
-def _blocks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    while block := list(islice(lines, size)):
-        yield block
-
-
 @dataclass(frozen=True)
 class LoadedRun:
     """A trained translator with the settings and the checkpoint it was loaded from."""
@@ -226,27 +231,66 @@ class LoadedRun:
         """The step at which the weights were saved."""
         return checkpoint_step(self.checkpoint)
 
+    def describe_checkpoint(self, which: str) -> str:
+        """Says which checkpoint it is and how it scored on the dev set, if it was evaluated."""
+        name = f" ({which})" if which in ("best", "latest") else ""
+        try:
+            evaluation = read_json(self.checkpoint / STATE_FILE)["evaluation"]
+            score = f": BLEU {evaluation['bleu']:.2f} on the dev set ({evaluation['signature']})"
+        except (OSError, ValueError, KeyError, TypeError):
+            score = "; no evaluation on the dev set is recorded for it"
+        return f"Translating with the checkpoint of step {self.step:,}{name}{score}."
+
 
 def load_run(
     path: Path,
     which: str = "best",
     beam_size: int | None = None,
     length_penalty: float | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
+    num_workers: int | None = None,
 ) -> LoadedRun:
-    """Loads a run's best, latest or numbered checkpoint for translation; searches as in its config unless given."""
+    """Loads a run's best, latest or numbered checkpoint for translation; searches as in its config unless given.
+
+    On a CPU, this process computes with one thread from now on, and large inputs are shared by several processes.
+    """
+    device = choose_device()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     run = open_run(path)
     settings = load_settings(run.config)
-    checkpoint = find_checkpoint(run, which)
-    is_joint = tokenizer_path(run.tokenizers, "source", is_joint=True).exists()
-    source, target = (Tokenizer.load(tokenizer_path(run.tokenizers, side, is_joint)) for side in ("source", "target"))
-    model = Transformer(resolve_shape(settings.model, source.vocab_size, target.vocab_size, is_joint))
-    load_weights(model, checkpoint / MODEL_FILE)
     search = SearchSettings(
         beam_size=settings.evaluation.beam_size if beam_size is None else beam_size,
         length_penalty=settings.evaluation.length_penalty if length_penalty is None else length_penalty,
     )
+    checkpoint = find_checkpoint(run, which, settings.best_by, warn=say or (lambda _: None))
+    is_joint = tokenizer_path(run.tokenizers, "source", is_joint=True).exists()
+    source, target = (Tokenizer.load(tokenizer_path(run.tokenizers, side, is_joint)) for side in ("source", "target"))
+    model = Transformer(resolve_shape(settings.model, source.vocab_size, target.vocab_size, is_joint))
+    load_weights(model, checkpoint / MODEL_FILE)
     translator = Translator(
-        model.to(choose_device()), source, target, search, max_source_tokens=settings.data.max_tokens, say=say
+        model.to(device),
+        source,
+        target,
+        search,
+        max_source_tokens=settings.data.max_tokens,
+        say=say,
+        num_workers=_choose_num_workers(model, search) if num_workers is None else num_workers,
     )
     return LoadedRun(translator, settings, checkpoint)
+
+
+def _choose_num_workers(model: Transformer, search: SearchSettings) -> int:
+    """Returns one process per physical core, if the memory suffices; one on a GPU, and where forking is not safe."""
+    if model.target_embedding.device.type != "cpu" or sys.platform != "linux":
+        return 1
+    return max(1, min(num_physical_cores(), available_memory() // _working_bytes(model, search)))
+
+
+def _working_bytes(model: Transformer, search: SearchSettings) -> int:
+    """Estimates the memory of one process besides the weights, which all share: keys and values, and scores."""
+    shape, num_hypotheses = model.shape, min(_BATCH_TOKENS * search.beam_size, _MAX_BATCH_HYPOTHESES)
+    num_cached = 2 * shape.decoder_layers * shape.width * num_hypotheses
+    num_scores = shape.target_vocab_size * num_hypotheses // _FEW_SUBWORDS
+    # Twice: reordering hypotheses copies their keys and values, and so does choosing among scores.
+    return _PROCESS_BYTES + 2 * 4 * (num_cached + num_scores)

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -46,10 +46,10 @@ class _Worker:
 
 def compute_in_processes(
     function: Callable[[Task], Any], tasks: Sequence[Task], num_processes: int
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any]]:
     """Yields the index and the result of each task, in the order they are done; results travel as JSON.
 
-    Close the iterator to end the processes early.
+    Close the generator to end the processes early.
     """
     workers: list[_Worker] = []
     try:

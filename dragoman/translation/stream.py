@@ -1,0 +1,186 @@
+"""Translates a file, a pipe or what somebody types: line N of the output belongs to line N of the input."""
+
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TextIO
+
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.formats.blocks import BadLines, Unreadable
+from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, read_content, read_open_file
+from dragoman.corpus.formats.lines import LineReader
+from dragoman.run.errors import UserError
+from dragoman.run.progress import Show, progress_bars
+from dragoman.translation.notices import FirstNotices, Say
+from dragoman.translation.translator import Translator
+
+_LINES_PER_BLOCK = 2_000
+"""Enough for batches of similar length, few enough to see output soon."""
+_PATIENCE_SECONDS = 0.1
+"""A pipe that brings nothing for this long has to wait for its next lines, but its reader need not."""
+_STANDARD_INPUT = Path("-")
+_STANDARD_INPUT_NAME = Path("standard input")
+_INVITATION = "Type a sentence and press Enter; Ctrl-D ends."
+
+
+_SourceLine = tuple[str, Unreadable | None]
+"""The text of a line, and why it cannot be read, if so; its text is then empty."""
+
+
+@dataclass(frozen=True)
+class _Input:
+    """Where lines come from."""
+
+    reader: LineReader
+    has_more: Callable[[], bool]
+    """Whether more has arrived; True where reading never waits for anybody."""
+    is_typed: bool = False
+    num_lines: int | None = None
+    """Number of all lines, if it can be known before they are read."""
+
+
+def translate_stream(translator: Translator, path: Path, output: TextIO, say: Say, max_bad_lines: int = 0) -> None:
+    """Writes one line for each line of the file (`-` is standard input), in order, as soon as it can.
+
+    Up to `max_bad_lines` lines that cannot be read become empty lines; the next one is an error, after everything
+    before it was written. At a terminal, a bad line never ends the session.
+    """
+    is_typed = path == _STANDARD_INPUT and sys.stdin is not None and sys.stdin.isatty()
+    source = _open_terminal(output, say) if is_typed else _open(path)
+    bad_lines = BadLines(sys.maxsize if source.is_typed else max_bad_lines)
+    with nullcontext(_show_nothing) if output.isatty() or source.is_typed else progress_bars("lines") as show:
+        _Stream(translator, source, output, say, bad_lines, show).run()
+    for notice in source.reader.notices():
+        say(notice)
+
+
+def _show_nothing(_stage: str, _num_done: int, _num_total: int | None) -> None:
+    """Shows no progress, where the output itself is seen."""
+
+
+class _Stream:
+    """Translates one input, block by block."""
+
+    def __init__(
+        self, translator: Translator, source: _Input, output: TextIO, say: Say, bad_lines: BadLines, show: Show
+    ) -> None:
+        self._translator, self._source, self._output, self._say = translator, source, output, say
+        self._bad_lines, self._show = bad_lines, show
+        self._skipped = FirstNotices(say)
+        self._num_read = 0
+        self._num_done = 0
+
+    def run(self) -> None:
+        """Translates all lines; what was noticed is said even if a bad line ends it."""
+        try:
+            for block in _arrived_blocks(self._source):
+                self._translate(block)
+                if self._source.is_typed:
+                    self._translator.finish_notices()
+        finally:
+            self._translator.finish_notices()
+            if self._skipped.num_lines and not self._source.is_typed:
+                self._say(f"Skipped lines: {self._skipped.num_lines:,}; each is an empty line of the output.")
+
+    def _translate(self, block: list[_SourceLine]) -> None:
+        texts, error = self._before_error(block)
+        first_number = self._num_read + 1
+        self._num_read += len(texts)
+        for translation in self._translator.translate(list(map(normalise, texts)), self._count, first_number):
+            self._output.write(translation + "\n")
+        self._output.flush()
+        if error is not None:
+            raise error
+
+    def _before_error(self, block: list[_SourceLine]) -> tuple[list[str], UserError | None]:
+        """Returns the lines before the first bad line that may not be skipped, and the error about that one."""
+        texts: list[str] = []
+        for text, fault in block:
+            number = self._num_read + len(texts) + 1
+            if fault is not None:
+                try:
+                    self._bad_lines.add(self._source.reader.path, number, fault.reason, fault.advice)
+                except UserError as error:
+                    return texts, error
+                self._skipped.add(f"Skipped: {self._bad_lines.records[-1].message}")
+            texts.append(text)
+        return texts, None
+
+    def _count(self, num_more: int) -> None:
+        self._num_done += num_more
+        self._show("translating", self._num_done, self._source.num_lines)
+
+
+def _arrived_blocks(source: _Input) -> Iterator[list[_SourceLine]]:
+    """Joins lines to blocks, and does not wait for more lines while there are some to translate."""
+    held: list[_SourceLine] = []
+    error: UserError | None = None
+    try:
+        for chunk in source.reader.chunks():
+            first_number = source.reader.num_lines - len(chunk.texts) + 1
+            held += [(text, chunk.faults.get(number)) for number, text in enumerate(chunk.texts, first_number)]
+            while len(held) >= _LINES_PER_BLOCK or (held and not source.has_more()):
+                block, held = held[:_LINES_PER_BLOCK], held[_LINES_PER_BLOCK:]
+                yield block
+    except UserError as problem:  # the lines before it are translated first
+        error = problem
+    if held:
+        yield held
+    if error is not None:
+        raise error
+
+
+# Where lines come from
+
+
+def _open(path: Path) -> _Input:
+    if path != _STANDARD_INPUT:
+        return _Input(_read_file(path), has_more=lambda: True, num_lines=_count_lines(path))
+    if sys.stdin is None:
+        raise UserError("Standard input is closed; name a file to translate.")
+    file = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    content = read_open_file(_STANDARD_INPUT_NAME, file, DEFAULT_MAX_EXPANSION)
+    reader = LineReader(_STANDARD_INPUT_NAME, DEFAULT_MAX_EXPANSION, content=content)
+    return _Input(reader, has_more=lambda: bool(select.select([file], [], [], _PATIENCE_SECONDS)[0]))
+
+
+def _read_file(path: Path) -> LineReader:
+    return LineReader(path, DEFAULT_MAX_EXPANSION, content=read_content(path, DEFAULT_MAX_EXPANSION))
+
+
+def _count_lines(path: Path) -> int | None:
+    """Counts the lines of an ordinary file, for the time left; its faults are found when it is read."""
+    if not path.is_file():
+        return None
+    with suppress(UserError):
+        return sum(len(lines.texts) for lines in _read_file(path).chunks())
+    return None
+
+
+def _open_terminal(output: TextIO, say: Say) -> _Input:
+    """Invites a person to type; edits lines and remembers them where input and output are one terminal."""
+    say(_INVITATION)
+    if not output.isatty():
+        plain = _open(_STANDARD_INPUT)
+        return _Input(plain.reader, plain.has_more, is_typed=True)
+    reader = LineReader(_STANDARD_INPUT_NAME, DEFAULT_MAX_EXPANSION, content=_typed_lines())
+    return _Input(reader, has_more=lambda: False, is_typed=True)
+
+
+def _typed_lines() -> Iterator[bytes]:
+    with suppress(ImportError):
+        import readline  # noqa: F401 - input() then edits lines and remembers them
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # the reader says which bytes are wrong
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            print()
+            return
+        yield line.encode("utf-8", "surrogateescape") + b"\n"
