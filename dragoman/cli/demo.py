@@ -34,7 +34,7 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     if not launch_run(run, Placement.on_this_machine(num_workers)):
         return {}
     say("4. Evaluating on sentences never seen in training")
-    loaded = load_run(run.path)
+    loaded = load_run(run.path, say=say)
     result = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
     novel = evaluate_run(loaded, corpus.test_compositional.source, corpus.test_compositional.target, say)
     say(f"\n{show_translations(result)}\n")

@@ -21,7 +21,7 @@ from dragoman.corpus.settings import CorpusName
 from dragoman.corpus.shards import ParallelIds, Shards, Side, StoredFile, check_size, map_array
 from dragoman.corpus.tokenizer import Tokenizer, padded_vocab_size
 from dragoman.run.errors import UserError
-from dragoman.run.files import read_json
+from dragoman.run.files import read_json, require_known_format
 
 FORMAT_VERSION: Final = 2
 MANIFEST_NAME = "manifest.json"
@@ -168,6 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _check_version(path: Path, content: Any) -> None:
     version = content.get("format_version") if isinstance(content, dict) else None
+    require_known_format(path, version, FORMAT_VERSION)
     if version != FORMAT_VERSION:
         raise UserError(
             f"{path} has format version {version}, but this program reads version {FORMAT_VERSION}; "

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -65,18 +66,24 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is not a readable safetensors file ({error}).") from None
 
 
+def load_tensors_like(expected: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Reads tensors that must be finite and have the names, shapes and number types of the expected ones."""
+    tensors = load_tensors(path)
+    for name in sorted(expected.keys() | tensors.keys()):
+        wanted, found = (_describe(each[name]) if name in each else "absent" for each in (expected, tensors))
+        if wanted != found:
+            raise UserError(f"{path} is from another model: {name} is {found}, expected {wanted}.")
+        if not tensors[name].isfinite().all():
+            raise UserError(
+                f"{path} is of no use: {name} has values that are NaN or infinite. Use an earlier checkpoint; to "
+                f"continue training from one, remove {path.parent} first."
+            )
+    return tensors
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Loads a file into a model; names, shapes and number types must match exactly."""
-    tensors = load_tensors(path)
-    expected = {name: _describe(parameter) for name, parameter in model.named_parameters()}
-    found = {name: _describe(tensor) for name, tensor in tensors.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise UserError(
-                f"{path} is from another model: {name} is {found.get(name, 'absent')}, "
-                f"expected {expected.get(name, 'absent')}."
-            )
-    model.load_state_dict(tensors, strict=True)
+    model.load_state_dict(load_tensors_like(dict(model.named_parameters()), path), strict=True)
 
 
 def _describe(tensor: Tensor) -> str:

@@ -1,33 +1,62 @@
-"""Checkpoints as files: which exist, which are complete, which one a name means. Needs no torch."""
+"""Checkpoints as files: which are complete, which is the best, which one a name means. Needs no torch."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import read_json, sha256
+from dragoman.run.errors import UsageError, UserError, describe_os_error
+from dragoman.run.files import LaterFormatError, read_json, require_known_format, sha256
 from dragoman.run.folder import RunFolder
 
+if TYPE_CHECKING:
+    from dragoman.run.config import Metric
+
+FORMAT_VERSION = 2
+"""Format of state.json and manifest.json."""
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
 TRANSLATOR_FILES = (MODEL_FILE, STATE_FILE)
 RESUME_FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
+_METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss"}
+
+
+# Complete ones
 
 
 def verify_checkpoint(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -> None:
     """Compares files with the sizes and SHA-256 in the manifest; a UserError names the first that differs."""
+    for name, digest in check_sizes(checkpoint, names).items():
+        try:
+            is_same = sha256(checkpoint / name) == digest
+        except OSError as error:
+            raise UserError(f"{checkpoint / name} cannot be read: {describe_os_error(error)}.") from None
+        if not is_same:
+            raise _damaged(checkpoint / name)
+
+
+def check_sizes(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -> dict[str, str]:
+    """Compares only the sizes, which takes no time; returns the SHA-256 of each file in the manifest."""
     try:
-        files = read_json(checkpoint / MANIFEST_FILE)["files"]
-        records = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = read_json(checkpoint / MANIFEST_FILE)
+        require_known_format(checkpoint / MANIFEST_FILE, manifest.get("format_version"), FORMAT_VERSION)
+        records = {name: manifest["files"][name] for name in names}
+        expected = {name: (int(record["bytes"]), str(record["sha256"])) for name, record in records.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{checkpoint} is incomplete: its {MANIFEST_FILE} is missing or unreadable.") from None
-    for name, (num_bytes, digest) in records.items():
+    for name, (num_bytes, _) in expected.items():
         path = checkpoint / name
         if not path.is_file():
             raise UserError(f"{checkpoint} is incomplete: {name} is missing.")
-        if path.stat().st_size != num_bytes or sha256(path) != digest:
-            raise UserError(f"{path} is damaged: it is not the file its {MANIFEST_FILE} describes.")
+        if path.stat().st_size != num_bytes:
+            raise _damaged(path)
+    return {name: digest for name, (_, digest) in expected.items()}
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged: it is not the file its {MANIFEST_FILE} describes.")
 
 
 def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> Path | None:
@@ -35,6 +64,8 @@ def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> P
     for step in reversed(run.checkpoint_steps()):
         try:
             verify_checkpoint(run.checkpoint(step))
+        except LaterFormatError:
+            raise  # to continue from an older one would overwrite what a later program trained
         except UserError as error:
             warn(f"Skipping a checkpoint: {error}")
         else:
@@ -42,20 +73,121 @@ def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> P
     return None
 
 
-def find_checkpoint(run: RunFolder, which: str = "best") -> Path:
-    """Finds the checkpoint folder of "best", "latest" or a step number, and verifies what a translator needs."""
+# The best ones
+
+
+class Rank(NamedTuple):
+    """Orders evaluated checkpoints: the smallest is the best. Figures that are missing or not finite count as last."""
+
+    figure: float
+    """The metric, negated where higher is better."""
+    loss: float
+    minus_step: int
+    """The later of two equals is better."""
+
+
+def rank_evaluation(step: int, evaluation: Mapping[str, Any], best_by: "Metric") -> Rank:
+    """Ranks the evaluation of a step by a metric, then by loss, then by step."""
+    sign = 1.0 if best_by == "loss" else -1.0
+    return Rank(_or_last(evaluation.get(best_by), sign), _or_last(evaluation.get("loss"), 1.0), -step)
+
+
+def _or_last(figure: Any, sign: float) -> float:
+    return sign * figure if isinstance(figure, int | float) and math.isfinite(figure) else math.inf
+
+
+def read_rank(run: RunFolder, step: int, best_by: "Metric") -> Rank | None:
+    """Ranks a checkpoint by the evaluation in its state.json; None if it was not evaluated or cannot be read."""
+    try:
+        return rank_evaluation(step, read_json(run.checkpoint(step) / STATE_FILE)["evaluation"], best_by)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def rank_steps(run: RunFolder, steps: Iterable[int], best_by: "Metric") -> list[int]:
+    """Returns the steps that were evaluated, the best first."""
+    ranks = {step: read_rank(run, step, best_by) for step in steps}
+    return [step for _, step in sorted((rank, step) for step, rank in ranks.items() if rank is not None)]
+
+
+# Names
+
+
+def find_checkpoint(run: RunFolder, which: str, best_by: "Metric", warn: Callable[[str], None]) -> Path:
+    """Finds the intact checkpoint of "best", "latest" or a step number, with all that a translator needs.
+
+    Where a link leads to no intact one, the next best or newest takes its place, and `warn` is told. A step number has
+    no substitute.
+    """
     if not run.checkpoint_steps():
         raise UserError(f"{run.path} has no checkpoint yet.")
-    if which in ("best", "latest"):
-        links = [run.checkpoints / name for name in dict.fromkeys((which, "latest"))]
-        checkpoint = next((link.resolve() for link in links if link.exists()), None)
-        checkpoint = checkpoint or run.checkpoint(run.checkpoint_steps()[-1])
-    elif which.isdecimal():
-        checkpoint = run.checkpoint(int(which))
-    else:
-        raise UsageError(f"--checkpoint takes best, latest or a step number, not {which!r}.")
-    if not checkpoint.is_dir():
-        steps = ", ".join(map(str, run.checkpoint_steps()))
-        raise UserError(f"{run.path} has no checkpoint of step {which}; there are: {steps}.")
-    verify_checkpoint(checkpoint, TRANSLATOR_FILES)
+    is_name = which in ("best", "latest")
+    try:
+        checkpoint = _follow_link(run, which) if is_name else _numbered_checkpoint(run, which)
+        verify_checkpoint(checkpoint, TRANSLATOR_FILES)
+    except LaterFormatError:
+        raise
+    except UserError as error:
+        if not is_name:
+            raise
+        return _find_substitute(run, which, best_by, error, warn)
     return checkpoint
+
+
+def _numbered_checkpoint(run: RunFolder, number: str) -> Path:
+    if not (number.isascii() and number.isdecimal()):
+        raise UsageError(f"--checkpoint takes best, latest or a step number, not {number!r}.")
+    steps = {str(step): step for step in run.checkpoint_steps()}
+    step = steps.get(number.lstrip("0") or "0")
+    if step is None:
+        raise UserError(f"{run.path} has no checkpoint of step {number}; there are: {', '.join(steps)}.")
+    return run.checkpoint(step)
+
+
+def _follow_link(run: RunFolder, name: str) -> Path:
+    """Returns the checkpoint that a link names; a UserError says why it names none."""
+    link = run.checkpoints / name
+    if is_copied_link(link):
+        return run.checkpoint(copied_step(link))
+    if not link.is_symlink():
+        raise UserError(f"There is no link {link}.")
+    target = link.readlink()
+    steps = {run.checkpoint(step).name: step for step in run.checkpoint_steps()}
+    is_inside = (run.checkpoints / target.parent).resolve() == run.checkpoints.resolve()
+    if not (is_inside and target.name in steps):
+        raise UserError(f"{link} points at {target}, which is no checkpoint of this run.")
+    return run.checkpoint(steps[target.name])
+
+
+def is_copied_link(link: Path) -> bool:
+    """Whether a folder stands where a link to a step should be: some tools copy what links point at."""
+    return link.is_dir() and not link.is_symlink()
+
+
+def copied_step(folder: Path) -> int:
+    """Returns the step that a copied checkpoint holds; its name does not tell."""
+    try:
+        return int(read_json(folder / MANIFEST_FILE)["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder} is a folder without a readable {MANIFEST_FILE}, not a link to a step.") from None
+
+
+def _find_substitute(
+    run: RunFolder, name: str, best_by: "Metric", problem: UserError, warn: Callable[[str], None]
+) -> Path:
+    newest_first = run.checkpoint_steps()[::-1]
+    evaluated = rank_steps(run, newest_first, best_by) if name == "best" else []
+    for step in dict.fromkeys(evaluated + newest_first):
+        try:
+            verify_checkpoint(run.checkpoint(step), TRANSLATOR_FILES)
+        except LaterFormatError:
+            raise
+        except UserError:
+            continue
+        why = f"the best intact one by {_METRIC_NAMES[best_by]}" if step in evaluated else "the newest intact one"
+        if name == "best" and not evaluated and not (run.checkpoints / name).is_symlink():
+            warn(f"No checkpoint of {run.path} was evaluated yet: using the newest intact one, of step {step:,}.")
+        else:
+            warn(f"{problem} Using the checkpoint of step {step:,} instead, {why}.")
+        return run.checkpoint(step)
+    raise UserError(f"No checkpoint of {run.path} is intact: {problem}")

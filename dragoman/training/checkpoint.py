@@ -1,6 +1,6 @@
 """Saves and restores checkpoints: one appears complete or not at all, with the hashes that prove it later.
 
-Files: model.safetensors, optimizer.safetensors, state.json, manifest.json; `latest` and `best` are links to steps.
+Files: model.safetensors, optimizer.safetensors, state.json, manifest.json.
 """
 
 import shutil
@@ -13,15 +13,18 @@ from torch import Tensor
 from dragoman.corpus.batching import BatchPosition
 from dragoman.model.shape import ModelShape, shape_from_dict
 from dragoman.model.transformer import Transformer
-from dragoman.model.weights import load_tensors, load_weights, save_tensors
-from dragoman.run.checkpoints import MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE
-from dragoman.run.config import CheckpointSettings
+from dragoman.model.weights import load_tensors_like, load_weights, save_tensors
+from dragoman.run.checkpoints import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    STATE_FILE,
+)
 from dragoman.run.errors import UserError
-from dragoman.run.files import fsync_folder, read_json, replace_link, sha256, write_json
+from dragoman.run.files import fsync_folder, read_json, require_known_format, sha256, write_json
 from dragoman.run.folder import RunFolder
-from dragoman.training.learner import Learner, LossScale, restore_optimizer
-
-FORMAT_VERSION = 2
+from dragoman.training.learner import Learner, LossScale, parameters_by_moment, restore_optimizer
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class TrainingState:
     model: ModelShape
     data_fingerprint: str
     evaluation: dict[str, float] | None = None
-    """`loss` and `bleu`, if this step was evaluated."""
+    """`loss`, `bleu` and `chrf`, if this step was evaluated; earlier programs saved no `chrf`."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of state.json."""
@@ -71,13 +74,12 @@ class Snapshot:
     moments: dict[str, Tensor]
 
 
-def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings) -> Path:
-    """Writes a checkpoint under another name, renames it into place, moves the links and removes old checkpoints.
+def save_checkpoint(run: RunFolder, snapshot: Snapshot) -> Path:
+    """Writes a checkpoint under another name and renames it into place.
 
     An OSError leaves earlier checkpoints unchanged and removes partial files if the disk allows it.
     """
-    step = snapshot.state.step
-    final = run.checkpoint(step)
+    final = run.checkpoint(snapshot.state.step)
     aside = final.with_name(f".{final.name}.partial")
     try:
         run.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -88,8 +90,6 @@ def save_checkpoint(run: RunFolder, snapshot: Snapshot, keep: CheckpointSettings
         _write_files(aside, snapshot)
         _put_in_place(aside, final)
         fsync_folder(run.checkpoints)
-        replace_link(run.checkpoints / "latest", final.name)
-        _prune(run, keep, step)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -132,54 +132,13 @@ def _put_in_place(aside: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _prune(run: RunFolder, keep: CheckpointSettings, written_step: int) -> None:
-    """Keeps the last N up to the one just written and the best K, and points `best` at the best of all.
-
-    Later ones stay: they are damaged, since the run was resumed from an earlier one, and will be written again.
-    """
-    earlier = [step for step in run.checkpoint_steps() if step <= written_step]
-    ranked = sorted(
-        (key, step)
-        for step in earlier
-        if (key := _ranking_key(run.checkpoint(step), (keep.best_by or "bleu"))) is not None
-    )
-    best = [step for _, step in ranked[: keep.keep_best]]
-    if best:
-        replace_link(run.checkpoints / "best", run.checkpoint(best[0]).name)
-    for step in set(earlier[: -keep.keep_last]) - set(best):
-        shutil.rmtree(run.checkpoint(step), ignore_errors=True)
-
-
-def is_among_best(
-    run: RunFolder, evaluation: dict[str, float], keep: CheckpointSettings, being_saved: TrainingState | None = None
-) -> bool:
-    """Whether a checkpoint with this evaluation would be among the best, counting one that is still being written."""
-    others = {step: _ranking_key(run.checkpoint(step), (keep.best_by or "bleu")) for step in run.checkpoint_steps()}
-    if being_saved is not None and being_saved.evaluation is not None:
-        others[being_saved.step] = _sign(keep.best_by or "bleu") * being_saved.evaluation[(keep.best_by or "bleu")]
-    own = _sign(keep.best_by or "bleu") * evaluation[(keep.best_by or "bleu")]
-    num_better = sum(other is not None and other <= own for other in others.values())
-    return num_better < keep.keep_best
-
-
-def _sign(best_by: str) -> float:
-    return -1.0 if best_by == "bleu" else 1.0
-
-
-def _ranking_key(checkpoint: Path, best_by: str) -> float | None:
-    """Returns the number checkpoints are ranked by, lower is better; None if not evaluated or not readable."""
-    try:
-        evaluation = read_json(checkpoint / STATE_FILE)["evaluation"]
-        return None if evaluation is None else _sign(best_by) * float(evaluation[best_by])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def read_state(checkpoint: Path) -> TrainingState:
     """Reads state.json of a checkpoint."""
     try:
-        return TrainingState.from_json(read_json(checkpoint / STATE_FILE))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        values = read_json(checkpoint / STATE_FILE)
+        require_known_format(checkpoint / STATE_FILE, values.get("format_version"), FORMAT_VERSION)
+        return TrainingState.from_json(values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{checkpoint / STATE_FILE} cannot be read: {error}.") from None
 
 
@@ -192,12 +151,10 @@ def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -
             f"{checkpoint} was trained on other prepared data (fingerprint {state.data_fingerprint[:12]}) than "
             f"data.prepared holds now ({data_fingerprint[:12]}). Set data.prepared to the folder it was trained on."
         )
+    expected = parameters_by_moment(learner.model) if state.num_updates else {}
+    moments = load_tensors_like(expected, checkpoint / OPTIMIZER_FILE)
     load_weights(learner.model, checkpoint / MODEL_FILE)
-    moments = load_tensors(checkpoint / OPTIMIZER_FILE)
-    try:
-        restore_optimizer(learner.model, learner.optimizer, moments, state.num_updates)
-    except KeyError as error:
-        raise UserError(f"{checkpoint / OPTIMIZER_FILE} has no tensor {error}.") from None
+    restore_optimizer(learner.model, learner.optimizer, moments, state.num_updates)
     if state.loss_scale.is_dynamic == learner.loss_scale.is_dynamic:
         # Resumed in another precision, the scale starts again: fp16 with fp32's scale of 1 would lose small gradients.
         learner.loss_scale = state.loss_scale

@@ -203,19 +203,20 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
+def parameters_by_moment(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameter that each moment belongs to; they have the same shape and number type."""
+    return {f"{moment}/{name}": parameter for name, parameter in model.named_parameters() for moment in _MOMENTS}
+
+
 def empty_moments(model: nn.Module) -> dict[str, Tensor]:
     """Returns zeros in the form that `optimizer_tensors` has after an update."""
-    return {
-        f"{moment}/{name}": torch.zeros_like(parameter)
-        for name, parameter in model.named_parameters()
-        for moment in _MOMENTS
-    }
+    return {name: torch.zeros_like(parameter) for name, parameter in parameters_by_moment(model).items()}
 
 
 def restore_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], num_updates: int
 ) -> None:
-    """Restores the result of `optimizer_tensors`; raises KeyError where a moment is missing."""
+    """Restores the result of `optimizer_tensors`."""
     if num_updates == 0:
         return
     for name, parameter in model.named_parameters():

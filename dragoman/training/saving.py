@@ -16,10 +16,10 @@ from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
 from dragoman.monitoring.buffered_file import describe_trouble
-from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.training.checkpoint import Snapshot, TrainingState, is_among_best, save_checkpoint
+from dragoman.training.checkpoint import Snapshot, TrainingState, save_checkpoint
+from dragoman.training.kept_checkpoints import KeptCheckpoints
 from dragoman.training.learner import Learner, optimizer_tensors
 
 RETRY_SECONDS = 30.0
@@ -39,6 +39,8 @@ class Saved:
     """Time to write, in parallel with steps."""
     snapshot_seconds: float
     """Time to copy in memory, between two steps."""
+    problems: tuple[str, ...] = ()
+    """Damage found in older checkpoints."""
 
     def figures(self) -> dict[str, Any]:
         """Returns the values of its record in metrics.jsonl."""
@@ -93,9 +95,9 @@ class HostCopy:
 class CheckpointSaver:
     """Writes one checkpoint at a time in the background; as a context manager, waits for the last one at the end."""
 
-    def __init__(self, run: RunFolder, keep: CheckpointSettings, saved_step: int | None = None) -> None:
+    def __init__(self, run: RunFolder, kept: KeptCheckpoints, saved_step: int | None = None) -> None:
         self._run = run
-        self._keep = keep
+        self._kept = kept
         self._saved_step = saved_step
         """The step of the newest complete checkpoint; a resumed run has one from the start."""
         self._is_outdated = False
@@ -157,9 +159,11 @@ class CheckpointSaver:
         """Saves the last state of a run, with several attempts."""
         self.save_now(state, learner, _NUM_FINAL_ATTEMPTS)
 
-    def is_among_best(self, evaluation: dict[str, float]) -> bool:
+    def is_among_best(self, step: int, evaluation: dict[str, float]) -> bool:
         """Whether a checkpoint with this evaluation would be among the best."""
-        return is_among_best(self._run, evaluation, self._keep, self._being_saved)
+        saved = self._being_saved
+        rival = (saved.step, saved.evaluation) if saved is not None and saved.evaluation is not None else None
+        return self._kept.is_among_best(step, evaluation, rival)
 
     def _has(self, state: TrainingState) -> bool:
         return self._saved_step == state.step and not self._is_outdated
@@ -169,11 +173,12 @@ class CheckpointSaver:
         begin = time.perf_counter()
         step = snapshot.state.step
         try:
-            path = save_checkpoint(self._run, snapshot, self._keep)
+            path = save_checkpoint(self._run, snapshot)
+            problems = self._kept.add(step)
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
         except OSError as error:
             return SaveFailed(step, self._run.checkpoints, describe_trouble(error))
-        return Saved(step, path, num_bytes, time.perf_counter() - begin, snapshot_seconds)
+        return Saved(step, path, num_bytes, time.perf_counter() - begin, snapshot_seconds, tuple(problems))
 
     def _wait(self) -> None:
         if self._writing is not None:

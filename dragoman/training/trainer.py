@@ -21,6 +21,7 @@ from dragoman.run.processes import own_command
 from dragoman.run.schedule import build_schedule
 from dragoman.run.units import format_seconds
 from dragoman.training.checkpoint import TrainingState, restore_learner
+from dragoman.training.kept_checkpoints import KeptCheckpoints
 from dragoman.training.learner import (
     Learner,
     StepResult,
@@ -75,7 +76,8 @@ class Trainer:
         self._is_resumed = state is not None
         self._is_evaluation_missing = state is not None and self._lacks_evaluation(state)
         self._is_saver = resume.is_saver
-        self._saver = CheckpointSaver(run, settings.checkpoints, self.step if self._is_resumed else None)
+        kept = KeptCheckpoints(run, settings.checkpoints, settings.best_by)
+        self._saver = CheckpointSaver(run, kept, self.step if self._is_resumed else None)
         self._is_save_due = False
         self._first_step = self.step
         self._fixed_share: float | None = None
@@ -242,7 +244,9 @@ class Trainer:
 
     def _is_best(self) -> bool:
         """Whether this step has just been evaluated and is among the best; only used on a rank that saves."""
-        return self._is_saver and self._evaluation is not None and self._saver.is_among_best(self._evaluation)
+        if not self._is_saver or self._evaluation is None:
+            return False
+        return self._saver.is_among_best(self.step, self._evaluation)
 
     def _save_if_due(self) -> None:
         """Starts a checkpoint on a rank that saves; it stays due while an earlier one is being written."""
@@ -268,6 +272,8 @@ class Trainer:
             match outcome:
                 case Saved():
                     self._watcher.saved(outcome.step, outcome.figures())
+                    for problem in outcome.problems:
+                        self._watcher.say(problem)
                 case SaveFailed():
                     self._watcher.save_failed(outcome.step, outcome.error)
 

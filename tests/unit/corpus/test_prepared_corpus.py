@@ -33,6 +33,10 @@ def damage_manifest(out: Path, change: Callable[[dict[str, object]], object]) ->
     ("change", "message"),
     [
         (lambda content: content.update(format_version=1), "format version 1"),
+        (
+            lambda content: content.update(format_version=3),
+            r"later dragoman \(format 3, this program reads 2\): update",
+        ),
         (lambda content: content.pop("format_version"), "format version None"),
         (lambda content: content.pop("settings"), "malformed at settings"),
         (lambda content: content["splits"].pop("dev"), "lacks dev"),

@@ -120,6 +120,18 @@ def test_weights_of_another_number_type_are_refused(tmp_path):
         load_weights(Transformer(SHAPE), path)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_refused_with_what_to_do(tmp_path, value):
+    path = tmp_path / "step-00000005" / "model.safetensors"
+    path.parent.mkdir()
+    weights = {name: weight.clone() for name, weight in named_weights(Transformer(SHAPE)).items()}
+    weights["decoder.norm.bias"][-1] = value
+    save_tensors(path, weights)
+    expected = r"decoder.norm.bias has values that are NaN or infinite.*an earlier checkpoint.*remove .*step-00000005"
+    with pytest.raises(UserError, match=expected):
+        load_weights(Transformer(SHAPE), path)
+
+
 def test_a_refused_file_changes_no_weight(tmp_path):
     path = tmp_path / "model.safetensors"
     save_tensors(path, named_weights(Transformer(SHAPE)) | {"stray": torch.zeros(3)})

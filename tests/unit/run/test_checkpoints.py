@@ -1,13 +1,14 @@
 """Which checkpoints are whole, and which one a name means: every kind of damage is found and named."""
 
-import hashlib
-import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checkpoint_folders import cut_off, flip_bit, lengthen, make_checkpoint
 
+from dragoman.run import checkpoints as checkpoints_module
 from dragoman.run.checkpoints import (
     MANIFEST_FILE,
     MODEL_FILE,
@@ -19,34 +20,9 @@ from dragoman.run.checkpoints import (
     newest_complete_checkpoint,
     verify_checkpoint,
 )
+from dragoman.run.config import Metric
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
-
-
-def make_checkpoint(run: RunFolder, step: int) -> Path:
-    folder = run.checkpoint(step)
-    folder.mkdir(parents=True)
-    records = {}
-    for name in RESUME_FILES:
-        content = f"{name} of step {step}".encode() * 50
-        (folder / name).write_bytes(content)
-        records[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (folder / MANIFEST_FILE).write_text(json.dumps({"format_version": 1, "step": step, "files": records}))
-    return folder
-
-
-def flip_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def cut_off(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
 
 
 @pytest.fixture
@@ -133,42 +109,177 @@ def test_half_written_folders_are_ignored(run):
     assert newest_complete_checkpoint(run, pytest.fail) == run.checkpoint(5)
 
 
-def test_names_lead_to_their_checkpoints(run):
-    for step in (5, 10, 15):
-        make_checkpoint(run, step)
-    (run.checkpoints / "best").symlink_to("step-00000005")
-    (run.checkpoints / "latest").symlink_to("step-00000015")
-    assert find_checkpoint(run) == find_checkpoint(run, "best") == run.checkpoint(5).resolve()
-    assert find_checkpoint(run, "latest") == run.checkpoint(15).resolve()
-    assert find_checkpoint(run, "10") == run.checkpoint(10)
+@pytest.mark.parametrize("version", [3, 17])
+def test_a_checkpoint_of_a_later_program_is_refused_and_never_replaced_by_an_older_one(run, version):
+    """Continuing from the older one would overwrite what the later program has trained."""
+    make_checkpoint(run, 5, loss=1.0, bleu=1.0)
+    make_checkpoint(run, 9, format_version=version, loss=1.0, bleu=9.0)
+    (run.checkpoints / "best").symlink_to("step-00000009")
+    expected = rf"manifest.json was written by a later dragoman \(format {version}, this program reads 2\): update"
+    with pytest.raises(UserError, match=expected):
+        newest_complete_checkpoint(run, pytest.fail)
+    for which in ("best", "latest", "9"):
+        with pytest.raises(UserError, match=expected):
+            find(run, which)
+    assert find(run, "5") == (run.checkpoint(5), [])
 
 
-def test_without_a_best_the_latest_is_taken_and_without_links_the_newest(run):
+def test_a_file_that_cannot_be_read_is_named(run, monkeypatch):
+    checkpoint = make_checkpoint(run, 5)
+
+    def fail(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(checkpoints_module, "sha256", fail)
+    with pytest.raises(UserError, match=r"model.safetensors cannot be read: you do not have the permission\."):
+        verify_checkpoint(checkpoint)
+
+
+# Names
+
+
+def find(run: RunFolder, which: str = "best", best_by: Metric = "bleu") -> tuple[Path, list[str]]:
+    """Returns the checkpoint and the warnings."""
+    warnings: list[str] = []
+    return find_checkpoint(run, which, best_by, warnings.append), warnings
+
+
+@pytest.fixture
+def evaluated(run):
+    """A run with three evaluated checkpoints, of which the middle one is the best, and one that was not evaluated."""
+    for step, bleu in ((5, 10.0), (10, 30.0), (15, 20.0)):
+        make_checkpoint(run, step, loss=1.0, bleu=bleu)
+    make_checkpoint(run, 20)
+    (run.checkpoints / "best").symlink_to("step-00000010")
+    (run.checkpoints / "latest").symlink_to("step-00000020")
+    return run
+
+
+def test_names_lead_to_their_checkpoints(evaluated):
+    assert find(evaluated) == (evaluated.checkpoint(10), [])
+    assert find(evaluated, "latest") == (evaluated.checkpoint(20), [])
+    for number in ("5", "05"):
+        assert find(evaluated, number) == (evaluated.checkpoint(5), [])
+
+
+@pytest.mark.parametrize("damage", [flip_bit, cut_off, Path.unlink])
+def test_a_damaged_best_is_replaced_by_the_next_best_with_a_warning(evaluated, damage):
+    damage(evaluated.checkpoint(10) / MODEL_FILE)
+    found, (warning,) = find(evaluated)
+    assert found == evaluated.checkpoint(15)
+    assert "step-00000010" in warning
+    assert MODEL_FILE in warning
+    assert warning.endswith("Using the checkpoint of step 15 instead, the best intact one by BLEU.")
+    flip_bit(evaluated.checkpoint(15) / MODEL_FILE)
+    assert find(evaluated)[0] == evaluated.checkpoint(5)
+    flip_bit(evaluated.checkpoint(5) / MODEL_FILE)
+    found, (warning,) = find(evaluated)
+    assert found == evaluated.checkpoint(20)
+    assert warning.endswith("Using the checkpoint of step 20 instead, the newest intact one.")
+    flip_bit(evaluated.checkpoint(20) / MODEL_FILE)
+    with pytest.raises(UserError, match=r"No checkpoint of .* is intact: .*step-00000010"):
+        find(evaluated)
+
+
+def test_a_damaged_latest_is_replaced_by_the_next_newest_with_a_warning(evaluated):
+    flip_bit(evaluated.checkpoint(20) / STATE_FILE)
+    found, (warning,) = find(evaluated, "latest")
+    assert found == evaluated.checkpoint(15)
+    assert "step-00000020/state.json is damaged" in warning
+    assert "step 15 instead, the newest intact one" in warning
+
+
+def test_a_damaged_step_that_was_asked_for_is_never_replaced(evaluated):
+    flip_bit(evaluated.checkpoint(5) / MODEL_FILE)
+    with pytest.raises(UserError, match=r"step-00000005/model.safetensors is damaged"):
+        find(evaluated, "5")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("step-00000001", "points at step-00000001, which is no checkpoint of this run"),
+        ("/etc", "points at /etc, which is no checkpoint of this run"),
+        ("../../step-00000010", "which is no checkpoint of this run"),
+        ("best", "points at best, which is no checkpoint of this run"),
+        (None, "There is no link"),
+    ],
+)
+@pytest.mark.parametrize(("name", "step"), [("best", 10), ("latest", 20)])
+def test_a_link_that_leads_nowhere_is_replaced_with_a_warning(evaluated, target, words, name, step):
+    link = evaluated.checkpoints / name
+    link.unlink()
+    if target is not None:
+        link.symlink_to(target)
+    found, (warning,) = find(evaluated, name)
+    assert found == evaluated.checkpoint(step)
+    assert words in warning
+    assert f"Using the checkpoint of step {step} instead" in warning
+
+
+def test_the_next_best_is_chosen_by_the_metric_of_the_run(run):
+    make_checkpoint(run, 5, loss=1.0, bleu=1.0)
+    make_checkpoint(run, 9, loss=2.0, bleu=9.0)
+    assert find(run, best_by="loss")[0] == run.checkpoint(5)
+    found, (warning,) = find(run, best_by="chrf")  # which evaluations of earlier programs lack
+    assert found == run.checkpoint(5)
+    assert "by chrF" in warning
+
+
+def test_without_an_evaluation_the_newest_is_used_and_this_is_said(run):
     for step in (5, 10):
         make_checkpoint(run, step)
-    assert find_checkpoint(run, "best") == find_checkpoint(run, "latest") == run.checkpoint(10)
-    (run.checkpoints / "latest").symlink_to("step-00000005")
-    assert find_checkpoint(run, "best") == run.checkpoint(5).resolve()
-    (run.checkpoints / "best").symlink_to("step-00000001")  # dangling
-    assert find_checkpoint(run, "best") == run.checkpoint(5).resolve()
+    (run.checkpoints / "latest").symlink_to("step-00000010")
+    found, (warning,) = find(run)
+    assert found == run.checkpoint(10)
+    assert warning == f"No checkpoint of {run.path} was evaluated yet: using the newest intact one, of step 10."
+
+
+def test_a_link_that_a_tool_has_copied_stands_for_its_step(evaluated):
+    for name in ("best", "latest"):
+        link = evaluated.checkpoints / name
+        target = link.resolve()
+        link.unlink()
+        shutil.copytree(target, link)
+    assert find(evaluated) == (evaluated.checkpoint(10), [])
+    assert find(evaluated, "latest") == (evaluated.checkpoint(20), [])
+    (evaluated.checkpoints / "best" / MANIFEST_FILE).unlink()
+    found, (warning,) = find(evaluated)
+    assert found == evaluated.checkpoint(10)
+    assert "is a folder without a readable manifest.json" in warning
+
+
+def test_a_link_that_a_tool_has_turned_into_a_text_file_is_replaced_with_a_warning(evaluated):
+    (evaluated.checkpoints / "best").unlink()
+    (evaluated.checkpoints / "best").write_text("step-00000005")
+    found, (warning,) = find(evaluated)
+    assert found == evaluated.checkpoint(10)
+    assert "There is no link" in warning
+
+
+def test_a_moved_run_folder_keeps_its_links(evaluated):
+    moved = RunFolder(evaluated.path.rename(evaluated.path.with_name("moved")))
+    assert find(moved) == (moved.checkpoint(10), [])
+
+
+def test_a_run_folder_behind_a_link_has_the_same_checkpoints(evaluated, tmp_path):
+    (tmp_path / "link").symlink_to(evaluated.path)
+    linked = RunFolder(tmp_path / "link")
+    assert find(linked) == (linked.checkpoint(10), [])
 
 
 def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(run):
     with pytest.raises(UserError, match="has no checkpoint yet"):
-        find_checkpoint(run)
+        find(run)
     for step in (5, 10):
         make_checkpoint(run, step)
     with pytest.raises(UserError, match="has no checkpoint of step 7; there are: 5, 10"):
-        find_checkpoint(run, "7")
-    with pytest.raises(UsageError, match="takes best, latest or a step number, not 'newest'"):
-        find_checkpoint(run, "newest")
-
-
-def test_a_named_checkpoint_is_verified(run):
-    make_checkpoint(run, 5)
-    flip_bit(run.checkpoint(5) / MODEL_FILE)
-    with pytest.raises(UserError, match="is damaged"):
-        find_checkpoint(run, "5")
+        find(run, "7")
+    with pytest.raises(UserError, match="has no checkpoint of step 9999"):
+        find(run, "9" * 5_000)
+    for name in ("newest", "-5", "5.0", "٥", ""):
+        with pytest.raises(UsageError, match=f"takes best, latest or a step number, not {name!r}"):
+            find(run, name)
 
 
 def test_checkpoints_are_judged_without_torch():

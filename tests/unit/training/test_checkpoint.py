@@ -20,11 +20,11 @@ from dragoman.training import checkpoint as checkpoint_module
 from dragoman.training.checkpoint import (
     Snapshot,
     TrainingState,
-    is_among_best,
     read_state,
     restore_learner,
     save_checkpoint,
 )
+from dragoman.training.kept_checkpoints import KeptCheckpoints
 from dragoman.training.learner import Learner, LossScale, optimizer_tensors
 
 FINGERPRINT = "0123456789abcdef" * 4
@@ -58,7 +58,9 @@ def fresh():
 def save(run: RunFolder, step: int, learner: Learner, keep: CheckpointSettings = KEEP_ALL, **evaluation: float) -> Path:
     moments = optimizer_tensors(learner.model, learner.optimizer)
     state = make_state(step, learner, evaluation or None)
-    return save_checkpoint(run, Snapshot(state, dict(learner.model.named_parameters()), moments), keep)
+    path = save_checkpoint(run, Snapshot(state, dict(learner.model.named_parameters()), moments))
+    KeptCheckpoints(run, keep, keep.best_by or "bleu").add(step)
+    return path
 
 
 def link_target(run: RunFolder, name: str) -> str:
@@ -179,17 +181,49 @@ def test_a_moment_that_is_missing_is_named(run):
     moments = load_tensors(checkpoint / OPTIMIZER_FILE)
     del moments["exp_avg_sq/decoder.norm.bias"]
     save_tensors(checkpoint / OPTIMIZER_FILE, moments)
-    with pytest.raises(UserError, match=r"optimizer.safetensors has no tensor 'exp_avg_sq/decoder.norm.bias'"):
+    with pytest.raises(UserError, match=r"optimizer.safetensors .* exp_avg_sq/decoder.norm.bias is absent, expected 8"):
         restore_learner(checkpoint, small_learner(), FINGERPRINT)
 
 
-@pytest.mark.parametrize("change", [{"format_version": 3}, {"stray": 1}, {"position": None}, {"model": {"width": 8}}])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (torch.zeros(3), "is 3 float32, expected 8 float32"),
+        (torch.zeros(8, dtype=torch.float16), "is 8 float16, expected 8 float32"),
+        (torch.full((8,), torch.nan), "has values that are NaN or infinite"),
+    ],
+)
+def test_a_moment_that_does_not_fit_is_named_and_changes_nothing(run, wrong, words):
+    learner = small_learner()
+    learn_steps(learner, 0)
+    checkpoint = save(run, 1, learner)
+    moments = load_tensors(checkpoint / OPTIMIZER_FILE)
+    save_tensors(checkpoint / OPTIMIZER_FILE, moments | {"exp_avg/decoder.norm.bias": wrong})
+    other = small_learner(model_seed=5)
+    before = other.model.target_embedding.detach().clone()
+    with pytest.raises(UserError, match=rf"optimizer.safetensors .* exp_avg/decoder.norm.bias {words}"):
+        restore_learner(checkpoint, other, FINGERPRINT)
+    assert torch.equal(other.model.target_embedding, before)
+    assert not other.optimizer.state
+
+
+@pytest.mark.parametrize(
+    "change", [{"format_version": None}, {"stray": 1}, {"position": None}, {"model": {"width": 8}}]
+)
 def test_a_state_of_another_make_is_refused_by_name(run, fresh, change):
     checkpoint = save(run, 0, fresh)
     values = json.loads((checkpoint / STATE_FILE).read_text())
     (checkpoint / STATE_FILE).write_text(json.dumps(values | change))
     with pytest.raises(UserError, match=r"state.json cannot be read"):
         read_state(checkpoint)
+
+
+def test_a_state_of_a_later_program_is_refused_with_what_to_do(run, fresh):
+    checkpoint = save(run, 0, fresh)
+    values = json.loads((checkpoint / STATE_FILE).read_text())
+    (checkpoint / STATE_FILE).write_text(json.dumps(values | {"format_version": 3, "news": 1}))
+    with pytest.raises(UserError, match=r"state.json was .* later dragoman \(format 3, this program reads 2\): update"):
+        restore_learner(checkpoint, small_learner(), FINGERPRINT)
 
 
 def test_a_state_of_an_earlier_program_is_refused_with_what_to_do(run, fresh):
@@ -219,82 +253,6 @@ def test_the_last_ones_are_kept_and_latest_points_at_the_newest(run, fresh):
         assert link_target(run, "latest") == f"step-{step:08d}"
     assert run.checkpoint_steps() == [30, 40]
     assert not (run.checkpoints / "best").is_symlink()
-
-
-@pytest.mark.parametrize(
-    ("best_by", "figures", "best"),
-    [
-        ("loss", [3.0, 1.0, 2.0, 4.0, 5.0], [20]),
-        ("bleu", [3.0, 1.0, 9.0, 4.0, 5.0], [30]),
-    ],
-)
-def test_the_best_one_is_kept_besides_the_last(run, fresh, best_by, figures, best):
-    keep = CheckpointSettings(keep_last=1, keep_best=1, best_by=best_by)
-    for step, figure in zip((10, 20, 30, 40, 50), figures, strict=True):
-        other = {"loss": "bleu", "bleu": "loss"}[best_by]
-        save(run, step, fresh, keep, **{best_by: figure, other: 0.0})
-    assert run.checkpoint_steps() == [*best, 50]
-    assert link_target(run, "best") == f"step-{best[0]:08d}"
-
-
-def test_several_best_are_kept_and_the_link_points_at_the_first_of_them(run, fresh):
-    keep = CheckpointSettings(keep_last=1, keep_best=2, best_by="bleu")
-    for step, bleu in ((10, 5.0), (20, 30.0), (30, 7.0), (40, 20.0), (50, 1.0), (60, 2.0)):
-        save(run, step, fresh, keep, loss=1.0, bleu=bleu)
-    assert run.checkpoint_steps() == [20, 40, 60]
-    assert link_target(run, "best") == "step-00000020"
-
-
-def test_checkpoints_that_were_not_judged_are_never_the_best(run, fresh):
-    keep = CheckpointSettings(keep_last=1, keep_best=1)
-    save(run, 10, fresh, keep)
-    save(run, 20, fresh, keep, loss=5.0, bleu=0.0)
-    save(run, 30, fresh, keep)
-    save(run, 40, fresh, keep)
-    assert run.checkpoint_steps() == [20, 40]
-    assert link_target(run, "best") == "step-00000020"
-
-
-def test_a_later_one_left_from_before_a_resume_is_not_the_best(run, fresh):
-    for step, loss in ((1, 3.0), (3, 1.0), (2, 2.0)):
-        save(run, step, fresh, loss=loss, bleu=0.0)
-    assert link_target(run, "best") == "step-00000002"
-
-
-def test_of_equals_the_earlier_stays_best(run, fresh):
-    keep = CheckpointSettings(keep_last=1, keep_best=1)
-    for step in (10, 20, 30):
-        save(run, step, fresh, keep, loss=2.0, bleu=0.0)
-    assert link_target(run, "best") == "step-00000010"
-
-
-@pytest.mark.parametrize(
-    ("best_by", "evaluation", "expected"),
-    [
-        ("loss", {"loss": 1.9, "bleu": 0.0}, True),
-        ("loss", {"loss": 2.0, "bleu": 99.0}, False),
-        ("loss", {"loss": 2.1, "bleu": 99.0}, False),
-        ("bleu", {"loss": 9.9, "bleu": 30.1}, True),
-        ("bleu", {"loss": 0.1, "bleu": 30.0}, False),
-    ],
-)
-def test_whether_a_step_deserves_to_be_kept(run, fresh, best_by, evaluation, expected):
-    save(run, 10, fresh, loss=2.0, bleu=30.0)
-    assert is_among_best(run, evaluation, CheckpointSettings(best_by=best_by, keep_best=1)) is expected
-    assert is_among_best(run, evaluation, CheckpointSettings(best_by=best_by, keep_best=2))
-    assert not is_among_best(run, evaluation, CheckpointSettings(best_by=best_by, keep_best=0))
-
-
-def test_one_on_its_way_to_disk_counts_among_the_best_and_only_once(run, fresh):
-    keep = CheckpointSettings(keep_best=2)
-    save(run, 10, fresh, loss=2.0, bleu=0.0)
-    better = make_state(20, fresh, {"loss": 1.0, "bleu": 0.0})
-    assert is_among_best(run, {"loss": 2.5, "bleu": 0.0}, keep)
-    assert not is_among_best(run, {"loss": 2.5, "bleu": 0.0}, keep, being_saved=better)
-    assert is_among_best(run, {"loss": 1.5, "bleu": 0.0}, keep, being_saved=better)
-    save(run, 20, fresh, loss=1.0, bleu=0.0)  # it has just arrived, and the saver does not know yet
-    assert is_among_best(run, {"loss": 1.5, "bleu": 0.0}, keep, being_saved=better)
-    assert is_among_best(run, {"loss": 2.5, "bleu": 0.0}, CheckpointSettings(keep_best=3), make_state(30, fresh))
 
 
 def test_the_checkpoint_just_written_is_never_the_one_removed(run, fresh):

@@ -21,7 +21,6 @@ from learners import SMALL_SHAPE, learn_steps, small_learner
 
 from dragoman.corpus.batching import BatchPosition
 from dragoman.run.checkpoints import RESUME_FILES
-from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.training.checkpoint import Snapshot, TrainingState, restore_learner, save_checkpoint
@@ -225,7 +224,7 @@ def train_to(run: RunFolder, num_steps: int) -> dict[str, Any]:
         num_steps, num_steps, BatchPosition(1, 2, 3, num_steps), learner.loss_scale, 12.5, SMALL_SHAPE, FINGERPRINT
     )
     weights, moments = dict(learner.model.named_parameters()), optimizer_tensors(learner.model, learner.optimizer)
-    save_checkpoint(run, Snapshot(state, weights, moments), CheckpointSettings())
+    save_checkpoint(run, Snapshot(state, weights, moments))
     return fingerprint(learner, state)
 
 

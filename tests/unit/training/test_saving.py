@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from checkpoint_folders import flip_bit
 from learners import SMALL_SHAPE, learn_steps, small_learner
 
 from dragoman.corpus.batching import BatchPosition
@@ -18,6 +19,7 @@ from dragoman.run.folder import RunFolder
 from dragoman.training import checkpoint as checkpoint_module
 from dragoman.training import saving
 from dragoman.training.checkpoint import TrainingState, read_state
+from dragoman.training.kept_checkpoints import KeptCheckpoints
 from dragoman.training.learner import Learner, LossScale, optimizer_tensors
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
 
@@ -50,6 +52,10 @@ def wait_for_outcomes(saver: CheckpointSaver) -> list[Saved | SaveFailed]:
     raise AssertionError("nothing ended")
 
 
+def saver_of(run: RunFolder, saved_step: int | None = None, **keep: int) -> CheckpointSaver:
+    return CheckpointSaver(run, KeptCheckpoints(run, CheckpointSettings(**keep), "bleu"), saved_step)
+
+
 @pytest.fixture
 def run(tmp_path):
     return RunFolder(tmp_path / "run")
@@ -62,7 +68,7 @@ def learner():
 
 @pytest.fixture
 def saver(run):
-    with CheckpointSaver(run, CheckpointSettings(keep_last=1_000)) as saver:
+    with saver_of(run, keep_last=1_000) as saver:
         yield saver
 
 
@@ -174,15 +180,27 @@ def test_steps_go_on_and_saves_are_postponed_while_the_disk_is_slow(run, saver, 
 
 def test_a_checkpoint_on_its_way_is_known_to_be_the_best(saver, learner, slow_disk):
     saver.save(state_of(1, learner, loss=2.0, bleu=0.0), learner)
-    assert not saver.is_among_best({"loss": 2.5, "bleu": 0.0})
-    assert saver.is_among_best({"loss": 1.5, "bleu": 0.0})
+    assert not saver.is_among_best(9, {"loss": 2.5, "bleu": 0.0})
+    assert saver.is_among_best(9, {"loss": 1.5, "bleu": 0.0})
     slow_disk.open()
     wait_for_outcomes(saver)
-    assert not saver.is_among_best({"loss": 2.5, "bleu": 0.0})
+    assert not saver.is_among_best(9, {"loss": 2.5, "bleu": 0.0})
+
+
+def test_damage_of_older_checkpoints_is_part_of_the_outcome(run, saver, learner):
+    saver.save(state_of(1, learner, loss=2.0, bleu=9.0), learner)
+    wait_for_outcomes(saver)
+    flip_bit(run.checkpoint(1) / MODEL_FILE)
+    with saver_of(run) as restarted:
+        restarted.save(state_of(2, learner, loss=2.0, bleu=5.0), learner)
+        (saved,) = wait_for_outcomes(restarted)
+    assert isinstance(saved, Saved)
+    assert [problem for problem in saved.problems if "step-00000001/model.safetensors is damaged" in problem]
+    assert str((run.checkpoints / "best").readlink()) == "step-00000002"
 
 
 def test_leaving_waits_for_what_is_being_written(run, learner, slow_disk):
-    with CheckpointSaver(run, CheckpointSettings()) as saver:
+    with saver_of(run) as saver:
         saver.save(state_of(3, learner), learner)
         threading.Timer(0.05, slow_disk.open).start()
     verify_checkpoint(run.checkpoint(3))
@@ -233,7 +251,7 @@ def test_a_refused_best_one_does_not_stand_in_the_way_of_the_next(saver, learner
     refuse(errno.ENOSPC)
     saver.save(state_of(1, learner, loss=1.0, bleu=0.0), learner)
     wait_for_outcomes(saver)
-    assert saver.is_among_best({"loss": 2.0, "bleu": 0.0})
+    assert saver.is_among_best(9, {"loss": 2.0, "bleu": 0.0})
 
 
 def test_a_fault_that_is_not_the_disks_reaches_the_loop(saver, learner, monkeypatch):
@@ -277,13 +295,13 @@ def test_a_last_state_that_is_saved_already_is_not_saved_again(saver, learner, i
 
 
 def test_a_resumed_run_knows_what_it_came_from(run, learner):
-    with CheckpointSaver(run, CheckpointSettings(), saved_step=9) as saver:
+    with saver_of(run, saved_step=9) as saver:
         saver.finish(state_of(9, learner), learner)
     assert run.checkpoint_steps() == []
 
 
 def test_a_saved_step_of_which_more_is_known_is_saved_again(run, learner, refuse):
-    with CheckpointSaver(run, CheckpointSettings()) as saver:
+    with saver_of(run) as saver:
         saver.finish(state_of(9, learner), learner)
         saver.mark_outdated()
         disk = refuse(errno.ENOSPC)

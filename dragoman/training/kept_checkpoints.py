@@ -1,0 +1,117 @@
+"""Decides which checkpoints of a run folder stay, and points the links `latest` and `best` at steps."""
+
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from dragoman.run.checkpoints import (
+    TRANSLATOR_FILES,
+    check_sizes,
+    copied_step,
+    is_copied_link,
+    rank_evaluation,
+    rank_steps,
+    read_rank,
+    verify_checkpoint,
+)
+from dragoman.run.config import CheckpointSettings, Metric
+from dragoman.run.errors import UserError
+from dragoman.run.files import replace_link
+from dragoman.run.folder import RunFolder
+
+Evaluation = dict[str, float]
+
+
+class KeptCheckpoints:
+    """The last and the best checkpoints of a run; one object for the life of a process."""
+
+    def __init__(self, run: RunFolder, keep: CheckpointSettings, best_by: Metric) -> None:
+        self._run = run
+        self._keep = keep
+        self._best_by = best_by
+        self._verified: set[int] = set()
+        """Steps whose hashes were compared, or that this process has written."""
+        self._damaged: set[int] = set()
+        self._problems: list[str] = []
+
+    def is_among_best(
+        self, step: int, evaluation: Evaluation, being_saved: tuple[int, Evaluation] | None = None
+    ) -> bool:
+        """Whether a step with this evaluation would be among the best, counting one that is still being written.
+
+        An older checkpoint of this step will be replaced, and later ones are left from before the run went back.
+        """
+        own = rank_evaluation(step, evaluation, self._best_by)
+        earlier = [other for other in self._run.checkpoint_steps() if other < step and self._is_complete(other)]
+        ranks = {other: read_rank(self._run, other, self._best_by) for other in earlier}
+        if being_saved is not None and being_saved[0] < step:
+            ranks[being_saved[0]] = rank_evaluation(*being_saved, self._best_by)
+        return sum(rank is not None and rank < own for rank in ranks.values()) < self._keep.keep_best
+
+    def add(self, step: int) -> list[str]:
+        """Moves the links to what is kept now that this step was written, and removes the rest; returns new damage.
+
+        Later steps stay: they are damaged, since the run was resumed from an earlier one, and will be written again.
+        Damaged ones stay too: they may be unreadable only for now.
+        """
+        self._verified.add(step)
+        self._damaged.discard(step)
+        self._point("latest", step)
+        earlier = [other for other in self._run.checkpoint_steps() if other <= step]
+        kept = {*earlier[-self._keep.keep_last :], *self._best(earlier, self._keep.keep_best)}
+        self._point("best", next(iter(self._best(kept, 1)), None))
+        for other in set(earlier) - kept - self._damaged:
+            shutil.rmtree(self._run.checkpoint(other), ignore_errors=True)
+        problems, self._problems = self._problems, []
+        return problems
+
+    def _best(self, steps: Iterable[int], number: int) -> list[int]:
+        return list(islice(filter(self._is_intact, rank_steps(self._run, steps, self._best_by)), number))
+
+    def _is_intact(self, step: int) -> bool:
+        """Whether a translator can use it; compares hashes once, because that reads all weights, and sizes always."""
+        checkpoint = self._run.checkpoint(step)
+        try:
+            if step in self._verified:
+                check_sizes(checkpoint, TRANSLATOR_FILES)
+            else:
+                verify_checkpoint(checkpoint, TRANSLATOR_FILES)
+        except UserError as error:
+            if step not in self._damaged:
+                self._problems.append(
+                    f"The checkpoint of step {step:,} does not count among the best any more: {error}"
+                )
+            self._damaged.add(step)
+            return False
+        self._verified.add(step)
+        self._damaged.discard(step)
+        return True
+
+    def _is_complete(self, step: int) -> bool:
+        """Whether no damage is known and all sizes are right: quick enough for the training loop."""
+        try:
+            check_sizes(self._run.checkpoint(step), TRANSLATOR_FILES)
+        except UserError:
+            return False
+        return step not in self._damaged
+
+    def _point(self, name: str, step: int | None) -> None:
+        """Points a link at a step; without a step there is no link."""
+        link = self._run.checkpoints / name
+        if is_copied_link(link):
+            self._remove_copy(link)
+        if step is None:
+            link.unlink(missing_ok=True)
+        else:
+            replace_link(link, self._run.checkpoint(step).name)
+
+    def _remove_copy(self, folder: Path) -> None:
+        """Removes what a tool copied in place of a link; a step that exists only there gets its own name."""
+        with suppress(UserError):
+            step = copied_step(folder)
+            if step not in self._run.checkpoint_steps():
+                folder.rename(self._run.checkpoint(step))
+                return
+        shutil.rmtree(folder)
