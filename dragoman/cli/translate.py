@@ -85,7 +85,10 @@ def translate(
     ] = 0,
     workers: Workers = None,
 ) -> None:
-    """Translate text line by line to standard output, in the same order; in a terminal, what you type."""
+    """Translate text line by line to standard output, in the same order.
+
+    Started in a terminal without a file, it translates what you type.
+    """
     from dragoman.translation.stream import translate_stream
     from dragoman.translation.translator import load_run
 
