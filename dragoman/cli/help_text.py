@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 _MAX_WIDTH, _MIN_WIDTH = 80, 40
 _MAX_NAME_WIDTH = 26
 """A longer name of an option has a line of its own."""
-_PLACEHOLDERS = {int: "N", float: "NUMBER", Path: "PATH", str: "NAME"}
+_PLACEHOLDERS: dict[Any, str] = {int: "N", float: "NUMBER", Path: "PATH", str: "NAME"}
 
 
 class PlainCommand(TyperCommand):
@@ -46,11 +46,12 @@ def describe_wrong_usage(error: typer.TyperException) -> str:
     if message.startswith("Usage:"):  # a group of commands without a command: typer raises its help
         return message
     # A value that pydantic refused for typer; only then pydantic is imported.
-    if hasattr(error.__cause__, "errors"):
+    cause: Any = error.__cause__
+    if isinstance(error, typer.BadParameter) and hasattr(cause, "errors"):
         from dragoman.run.tables import describe_problem
 
-        (problem, *_), parameter = error.__cause__.errors(), error.param  # type: ignore[attr-defined]
-        message = f"{_longest_name(parameter)} {problem['input']}: {describe_problem(problem)}"
+        problem = cause.errors()[0]
+        message = f"{_longest_name(error.param)} {problem['input']}: {describe_problem(problem)}"
     context = getattr(error, "ctx", None)
     hint = f" For help: {context.command_path} --help" if context else ""
     return f"dragoman: {message.rstrip('.')}.{hint}".replace("?.", "?")
@@ -109,8 +110,7 @@ def _option_names(option: Any) -> str:
 
 def _placeholder(option: TyperOption) -> str:
     """Stands for a value in help, by its kind."""
-    descriptor = option.type_descriptor
-    return _PLACEHOLDERS.get(descriptor.annotation, "VALUE")  # type: ignore[call-overload,no-any-return]
+    return _PLACEHOLDERS.get(option.type_descriptor.annotation, "VALUE")
 
 
 def _explain(parameter: Any) -> str:
