@@ -74,9 +74,12 @@ def evaluate_run(
                 f"{source} has {len(sources):,} lines but {reference} has {len(references):,}: "
                 "line N of one must belong to line N of the other."
             )
+    if message := run.translator.describe_unwritable(references):
+        say(message)
     begin = time.perf_counter()
     translations = _translate(run, sources)
     seconds = time.perf_counter() - begin
+    run.translator.finish_notices()
     if output is not None:
         write_text(output, "".join(f"{line}\n" for line in translations))
     tokenizer = choose_tokenizer(tokenizer, _languages(_folder_of(run.checkpoint)), references)

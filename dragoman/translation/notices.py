@@ -85,7 +85,7 @@ class SourceNotices:
         if self._long_lines.has_unsaid:
             self._say(f"{self._long_lines.num_lines:,} lines in all were translated in segments.")
         if message := self._unknown.describe(
-            "the input", "The model cannot read them: translations of these lines may lack them or be wrong."
+            "the input", "The model cannot read such a character; translations of these lines may lack something."
         ):
             self._say(message)
         self._start_again()

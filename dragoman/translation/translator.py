@@ -23,7 +23,7 @@ from dragoman.run.files import read_json
 from dragoman.run.folder import checkpoint_step, open_run
 from dragoman.run.processes import available_memory, num_physical_cores
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
-from dragoman.translation.notices import Say, SourceNotices
+from dragoman.translation.notices import Say, SourceNotices, UnknownCharacters
 from dragoman.translation.workers import compute_in_processes
 
 _WORD_START = "▁"
@@ -107,6 +107,17 @@ class Translator:
         """Says how often something was noticed about the lines since the last call."""
         if self._notices is not None:
             self._notices.finish()
+
+    def describe_unwritable(self, references: Sequence[str]) -> str | None:
+        """Says which characters of reference translations the model cannot write; None if it can write all."""
+        unknown = UnknownCharacters(self._target_tokenizer)
+        for number, (line, ids) in enumerate(
+            zip(references, self._target_tokenizer.encode_lines(references), strict=True), 1
+        ):
+            unknown.add(number, line, ids)
+        return unknown.describe(
+            "the references", "No translation can contain such a character, which lowers the scores."
+        )
 
     def translate_share(
         self, lines: Sequence[str], rank: int, size: int, progress: Callable[[int], None] | None = None
