@@ -9,9 +9,9 @@ from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.evaluation.final_evaluation import FinalEvaluation, evaluate_run
 from dragoman.launch.hosts import Placement
 from dragoman.launch.launcher import launch_run, write_end_report
+from dragoman.run.commands import own_command, shell_path
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
-from dragoman.run.processes import own_command
 from dragoman.run.progress import progress_bars
 from dragoman.training.run_setup import create_run, require_free_folder
 from dragoman.translation.translator import load_run
@@ -74,15 +74,15 @@ def show_translations(result: FinalEvaluation) -> str:
 
 def suggest_next_commands(run: RunFolder) -> str:
     """Says where the results are, and lists commands to try next."""
-    dragoman = own_command()
-    tensorboard = dragoman.removesuffix("dragoman") + "tensorboard"
+    dragoman, folder = own_command(), shell_path(run.path)
+    source, reference, events = map(shell_path, (run.corpus / "test.en", run.corpus / "test.de", run.tensorboard))
     return (
         f"The report, with answers to common questions about the run: {run.report('html')}\n"
         f"The run folder is {run.path}: config.toml, log.txt, metrics.jsonl, tensorboard/, checkpoints/.\n"
         "Try next:\n"
-        f"  {dragoman} report {run.path} --open\n"
-        f"  echo 'The old teacher reads a long book.' | {dragoman} translate {run.path}\n"
-        f"  {dragoman} evaluate {run.path} --source {run.corpus}/test.en --reference {run.corpus}/test.de\n"
-        f"  {tensorboard} --logdir {run.tensorboard}\n"
+        f"  {dragoman} report {folder} --open\n"
+        f"  echo 'The old teacher reads a long book.' | {dragoman} translate {folder}\n"
+        f"  {dragoman} evaluate {folder} --source {source} --reference {reference}\n"
+        f"  {own_command('tensorboard')} --logdir {events}\n"
         f"  {dragoman} train --source my.en --target my.de"
     )

@@ -10,10 +10,11 @@ from dragoman.corpus.settings import PrepareSettings
 from dragoman.evaluation.final_evaluation import evaluate_run
 from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.launch.launcher import launch_run, write_end_report
+from dragoman.run.commands import command_for
 from dragoman.run.config import apply_overrides, build_settings
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
-from dragoman.run.processes import num_cores, own_command
+from dragoman.run.processes import num_cores
 from dragoman.run.progress import progress_bars
 from dragoman.training.choose_settings import CorpusSize, Machine, choose_settings, describe_choices
 from dragoman.training.run_setup import create_run, require_free_folder
@@ -45,5 +46,5 @@ def train_on_own_text(
     result = evaluate_run(load_run(run.path, say=say), None, None, say)
     say(result.summary())
     write_end_report(run, settings)  # again, now with the score of the test set
-    say(f"Translate with: {own_command()} translate {run.path} FILE")
+    say(f"Translate with: {command_for('translate', run.path)} FILE")
     return {"test": result.figures()}

@@ -75,7 +75,7 @@ def watch(
 
     Outside a terminal, this follows the log.
     """
-    from dragoman.run.summary import command_for
+    from dragoman.run.commands import command_for
 
     folder = open_run(run)
     try:
@@ -240,8 +240,8 @@ def _follow_run(run: RunFolder, show: "Callable[[Observation], None]") -> "Obser
 
 def _wait_for_end(run: RunFolder, timeout_seconds: float) -> "Observation":
     """Waits until a run that was asked to stop has ended; raises UserError if that takes too long."""
+    from dragoman.run.commands import command_for
     from dragoman.run.status import clear_stop_request, observe_until_end
-    from dragoman.run.summary import command_for
 
     look_again = f"To see its state: {command_for('status', run.path)}"
     try:

@@ -10,10 +10,10 @@ from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.launch.hosts import LaunchPlan, Placement
 from dragoman.launch.supervision import supervise
 from dragoman.model.shape import count_parameters, resolve_shape
+from dragoman.run.commands import command_for
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, lock_run
-from dragoman.run.processes import own_command
 from dragoman.run.status import RunStatus, StatusFile, read_status
 
 STARTED_STATES = ("running", "finished", "stopped")
@@ -38,7 +38,7 @@ def detach_run(run: RunFolder, say: Callable[[str], None]) -> None:
     _wait_for_start(run, process, begin)
     say(
         f"Training continues in the background (process {process.pid}). "
-        f"Watch it with: {own_command()} watch {run.path}; stop it with: {own_command()} stop {run.path}"
+        f"Watch it with: {command_for('watch', run.path)}; stop it with: {command_for('stop', run.path)}"
     )
 
 
@@ -110,7 +110,7 @@ def write_end_report(run: RunFolder, settings: Settings) -> None:
     try:
         _say(run, f"The report: {report_run(run)}")
     except Exception as error:  # an error in the report must not make a trained run a failed one
-        _say(run, f"The report could not be written ({error}); try: {own_command()} report {run.path}")
+        _say(run, f"The report could not be written ({error}); try: {command_for('report', run.path)}")
 
 
 def _say(run: RunFolder, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,6 +72,14 @@ def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> P
         else:
             return run.checkpoint(step)
     return None
+
+
+def read_training_seconds(run: RunFolder) -> float:
+    """Reads how long a run had been trained when its newest checkpoint was saved; 0 if that is not known."""
+    for step in reversed(run.checkpoint_steps()):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return float(read_json(run.checkpoint(step) / STATE_FILE)["training_seconds"])
+    return 0.0
 
 
 # The best ones

@@ -1,27 +1,15 @@
-"""This program as a process: how to call it again, the cores and memory it may use, and ending with its parent."""
+"""This program as a process: the cores and memory it may use, and ending with its parent."""
 
 import ctypes
 import math
 import os
 import re
-import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 CONSOLE_VARIABLE = "DRAGOMAN_CONSOLE"
 """Environment variable; "stderr" keeps the lines of workers off standard output, which then holds only JSON."""
-
-
-def own_command() -> str:
-    """Returns `dragoman` if it is on PATH, otherwise the path to call, e.g. `.venv/bin/dragoman`."""
-    installed = Path(sys.executable).with_name("dragoman")
-    found = shutil.which("dragoman")
-    if not installed.exists() or (found is not None and Path(found).samefile(installed)):
-        return "dragoman"
-    is_below = installed.is_relative_to(Path.cwd())
-    return os.path.relpath(installed) if is_below else str(installed)
 
 
 # Cores, threads and memory

@@ -1,18 +1,16 @@
 """A run in figures and lines, from its files alone: what `dragoman status` prints, and `--json` after training."""
 
-import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from math import floor
-from pathlib import Path
 from typing import Any
 
-from dragoman.run.checkpoints import MANIFEST_FILE
+from dragoman.run.checkpoints import MANIFEST_FILE, read_training_seconds
+from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.processes import own_command
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
 from dragoman.run.status import Observation, planned_training
 from dragoman.run.units import format_figure, format_seconds
@@ -144,11 +142,6 @@ def _newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
     return None
 
 
-def command_for(arguments: str, run: Path) -> str:
-    """Returns a command about a run that can be copied into a shell."""
-    return f"{own_command()} {arguments} {shlex.quote(str(run))}"
-
-
 def with_full_stop(text: str) -> str:
     """Returns text with one full stop at its end."""
     return text.rstrip(". \n") + "."
@@ -164,7 +157,7 @@ def describe_end(run: RunFolder, observation: Observation, step: int | None) -> 
     """Describes how a run ended, and how to continue it."""
     where = "" if step is None else f" at step {step:,}"
     cause = _cause(observation)
-    resume = command_for("train --resume --run-dir", run.path)
+    resume = resume_command(run.path, planned_training(run), read_training_seconds(run))
     match observation.state:
         case "finished":
             return f"{run.path} finished{where}."

@@ -15,9 +15,9 @@ from dragoman.evaluation.validation import evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.monitoring.interval import TrainMeters, read_parts
 from dragoman.monitoring.watcher import PredictionSample, Watcher
+from dragoman.run.commands import resume_command
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
-from dragoman.run.processes import own_command
 from dragoman.run.schedule import build_schedule
 from dragoman.run.units import format_seconds
 from dragoman.training.checkpoint import TrainingState, restore_learner
@@ -293,15 +293,16 @@ class Trainer:
         """Returns the last message of a run."""
         cost = "" if self._spent.cost is None else f", cost {self._spent.cost:.2f}"
         spent = f"after {self.step:,} steps and {format_seconds(self._spent.seconds)} of training{cost}"
-        resume = f"Continue with: {own_command()} train --resume --run-dir {self._run.path}"
+        training = self._settings.training.model_dump()
+        resume = f"Continue with: {resume_command(self._run.path, training, self._spent.seconds)}"
         match reason:
             case StopReason.SIGNAL | StopReason.REQUEST:
                 return f"Stopped on request {spent}; everything is saved. {resume}"
             case StopReason.HOST_BACK:
                 return f"A host is back: paused {spent}; everything is saved."
             case StopReason.TIME:
-                return f"training.max_hours is used up {spent}; everything is saved. Raise it to continue. {resume}"
+                return f"training.max_hours is used up {spent}; everything is saved. {resume}"
             case StopReason.COST:
-                return f"training.max_cost is used up {spent}; everything is saved. Raise it to continue. {resume}"
+                return f"training.max_cost is used up {spent}; everything is saved. {resume}"
             case _:
                 return f"Finished {spent}."

@@ -37,11 +37,12 @@ from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.monitoring.watcher import PredictionCheck, RunWatcher, Watcher, read_predicted_seconds
+from dragoman.run.commands import command_for
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder
-from dragoman.run.processes import end_with_parent, own_command
+from dragoman.run.processes import end_with_parent
 from dragoman.training.rehearsal import rehearse
 from dragoman.training.resuming import ResumePlan, plan_resume
 from dragoman.training.run_setup import copy_tokenizers
@@ -198,7 +199,7 @@ def _diagnose(run: RunFolder, watcher: Watcher, step: int) -> None:
     except Exception as error:
         watcher.say(
             f"What limited the run could not be found out ({type(error).__name__}: {error}); "
-            f"try: {own_command()} verdict {run.path}"
+            f"try: {command_for('verdict', run.path)}"
         )
 
 
