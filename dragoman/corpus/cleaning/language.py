@@ -187,6 +187,7 @@ _IS_PLAIN_TEXT = True
 _NO_DOMAIN = None
 
 _UNKNOWN = "un"
+_LEAST_PERCENT = 80
 _CLD2_CODES = {"he": "iw", "jv": "jw", "nb": "no", "sh": "hr"}
 _DETECTABLE_NAMES = frozenset(pycld2.DETECTED_LANGUAGES)
 _DETECTABLE = frozenset(code for name, code in pycld2.LANGUAGES if name in _DETECTABLE_NAMES)
@@ -204,6 +205,29 @@ _RELATIVES = (
     {"rw", "rn"},
     {"hi", "bh"},
 )
+
+
+_NAMES: dict[str, str] = {code: name.replace("_", " ").title() for name, code in reversed(pycld2.LANGUAGES)}
+
+
+def language_name(code: str) -> str:
+    """Returns the English name of a language, or its code where the name is not known."""
+    return _NAMES.get(_cld2_code(code), code)
+
+
+def are_similar(first: str, second: str) -> bool:
+    """Whether two codes are of one language, or of languages that CLD2 confuses."""
+    return _cld2_code(second) in _relatives(_cld2_code(first)) | {_cld2_code(first)}
+
+
+def detect_code(text: str) -> str | None:
+    """Returns CLD2's code of the language that most of the text is clearly in; None if there is none."""
+    try:
+        is_reliable, _, found = pycld2.detect(text, _IS_PLAIN_TEXT)
+    except (pycld2.error, UnicodeEncodeError):
+        return None
+    (_, code, percent, _) = found[0]
+    return code if is_reliable and percent >= _LEAST_PERCENT and code in _DETECTABLE else None
 
 
 def is_known_language(code: str) -> bool:
