@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli.help_text import PlainGroup, add_command
 from dragoman.cli.output import Json, print_json, say, warn
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError
 
 if TYPE_CHECKING:
     from dragoman.corpus.preparation.engine import EngineName
@@ -187,11 +187,8 @@ def _prepare(
 
     if out is None:
         raise UsageError("No output folder: give --out, or a config with data.prepared.")
-    try:
-        with progress_bars() as show:
-            corpus = prepare_corpus(settings, out, warn, show, engine, num_processes, keep_work)
-    except KeyboardInterrupt:
-        raise UserError("Stopped; run the same command again to continue where it stopped.") from None
+    with progress_bars() as show:
+        corpus = prepare_corpus(settings, out, warn, show, engine, num_processes, keep_work)
     if as_json:
         print_json({"out": str(out), "fingerprint": corpus.fingerprint} | corpus.manifest.model_dump(mode="json"))
         return

@@ -1,5 +1,7 @@
 """Writes files that appear completely or not at all: written under another name, flushed to disk, then renamed."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -123,3 +125,27 @@ def replace_link(link: Path, target_name: str) -> None:
     aside.unlink(missing_ok=True)
     aside.symlink_to(target_name)
     aside.replace(link)
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Locks a file for the block; False if another process has locked it."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+_MAX_RESERVE_BYTES = 256 * 2**20
+_RESERVE_SHARE = 0.02
+
+
+def require_free_space(folder: Path, num_bytes: int = 0) -> None:
+    """Raises the OSError of a full disk while there is still a reserve besides `num_bytes`, for everybody else."""
+    disk = os.statvfs(folder)
+    reserve = min(_MAX_RESERVE_BYTES, int(_RESERVE_SHARE * disk.f_blocks * disk.f_frsize))
+    if disk.f_bavail * disk.f_frsize < reserve + num_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

@@ -6,8 +6,6 @@ cannot read, `lzma` does not limit its memory, and the one of `zstandard` does n
 
 import bz2
 import lzma
-import os
-import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Protocol
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
+from dragoman.run.files import require_free_space
+from dragoman.run.input_files import open_input
 
 CHUNK_BYTES = 2**20
 ALWAYS_ALLOWED_BYTES = 64 * 2**20
@@ -49,13 +49,13 @@ def note_nothing(_num_bytes: int) -> None:
     """Ignores the number of bytes, where no progress is shown."""
 
 
-def check_expansion(num_bytes: int, num_file_bytes: int, max_expansion: int) -> None:
-    """Refuses content that is larger than the size of its file allows."""
-    limit_bytes = max(ALWAYS_ALLOWED_BYTES, max_expansion * num_file_bytes)
+def check_expansion(num_bytes: int, num_compressed_bytes: int, max_expansion: int) -> None:
+    """Refuses content that is larger than the compressed bytes it came from allow."""
+    limit_bytes = max(ALWAYS_ALLOWED_BYTES, max_expansion * num_compressed_bytes)
     if num_bytes > limit_bytes:
         raise TooLargeError(
-            f"holds more than {limit_bytes // 2**20:,} MiB once decompressed, the limit for a file of "
-            f"{num_file_bytes:,} bytes"
+            f"holds more than {limit_bytes // 2**20:,} MiB once decompressed, the limit for "
+            f"{num_compressed_bytes:,} compressed bytes"
         )
 
 
@@ -70,8 +70,6 @@ class ContentReader:
         """Bytes of content read so far."""
         self._path, self._file = path, file
         self._max_expansion, self._note_bytes = max_expansion, note_bytes
-        status = os.fstat(file.fileno())
-        self._num_file_bytes = status.st_size if stat.S_ISREG(status.st_mode) else None
         self._num_raw_bytes = 0
         self._head = self._read_head()
         self._codec = next((codec for codec in _CODECS if self._head.startswith(codec.magics)), None)
@@ -95,9 +93,8 @@ class ContentReader:
         try:
             for content in _decompress_members(codec, chain([self._head], self._read_raw(_RAW_BYTES))):
                 self.num_bytes += len(content)
-                # The size of a pipe is not known, so what was read of it so far counts.
-                num_file_bytes = self._num_raw_bytes if self._num_file_bytes is None else self._num_file_bytes
-                check_expansion(self.num_bytes, num_file_bytes, self._max_expansion)
+                # Not the size of the whole file: a large bomb shall end as soon as a small one.
+                check_expansion(self.num_bytes, self._num_raw_bytes, self._max_expansion)
                 yield content
         except (OSError, zlib.error, lzma.LZMAError) as problem:
             raise DamagedError(str(problem)) from None
@@ -121,7 +118,7 @@ class ContentReader:
                 self._note_bytes(len(raw))
                 yield raw
         except OSError as problem:
-            raise UserError(f"{self._path} cannot be read: {problem.strerror}.") from None
+            raise UserError(f"{self._path} cannot be read: {describe_os_error(problem)}.") from None
 
 
 def _join_to_chunks(contents: Iterable[bytes]) -> Iterator[bytes]:
@@ -138,21 +135,9 @@ def _join_to_chunks(contents: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _open_input(path: Path) -> BufferedReader:
-    """Opens a file the user named; if that fails, the UserError says why."""
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder; give the text file itself.") from None
-    except OSError as problem:
-        raise UserError(f"{path} cannot be read: {problem.strerror}.") from None
-
-
 def read_content(path: Path, max_expansion: int, note_bytes: NoteBytes = note_nothing) -> Iterator[bytes]:
     """Yields the content of a file the user named, chunk by chunk; a UserError says what is wrong with it."""
-    with _open_input(path) as file:
+    with open_input(path) as file:
         yield from read_open_file(path, file, max_expansion, note_bytes)
 
 
@@ -194,18 +179,20 @@ def open_seekable(path: Path, max_expansion: int) -> Iterator[IO[bytes]]:
     """Opens the content for random access; compressed files and pipes are copied to a temporary file first."""
     # A pipe must not be opened twice: its writer would lose its reader in between.
     if path.is_file():
-        with _open_input(path) as file:
+        with open_input(path) as file:
             if not ContentReader(path, file, max_expansion, note_nothing).is_compressed:
                 file.seek(0)
                 yield file
                 return
     with tempfile.TemporaryFile() as copy:
         try:
-            copy.writelines(read_content(path, max_expansion))
+            for content in read_content(path, max_expansion):
+                require_free_space(Path(tempfile.gettempdir()))
+                copy.write(content)
             copy.seek(0)
         except OSError as problem:
             raise UserError(
-                f"{path} cannot be unpacked into {tempfile.gettempdir()}: {problem.strerror}; "
+                f"{path} cannot be unpacked into {tempfile.gettempdir()}: {describe_os_error(problem)}; "
                 "unpack it yourself, or set TMPDIR to a folder with enough space."
             ) from None
         yield copy

@@ -1,7 +1,7 @@
 """Plain text: lines of one file, or of two files side by side; subwords are joined to words again."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import AnyStr
@@ -12,6 +12,22 @@ from dragoman.run.errors import UserError
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MAX_BYTES_PER_CHARACTER = 4
+MAX_BYTES_WITHOUT_LINE_END = 64 * 2**20
+"""A longer line is not skipped like other bad lines: it may have no end."""
+
+
+def refuse_endless_lines(path: Path, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Passes chunks of a file on; a UserError if no line end comes for too long."""
+    num_bytes = 0
+    for chunk in chunks:
+        yield chunk
+        num_after_line_end = len(chunk) - 1 - chunk.rfind(b"\n")
+        num_bytes = num_after_line_end if num_after_line_end < len(chunk) else num_bytes + len(chunk)
+        if num_bytes > MAX_BYTES_WITHOUT_LINE_END:
+            raise UserError(
+                f"{path} has more than {MAX_BYTES_WITHOUT_LINE_END // 2**20} MiB without a line end; "
+                "give text with one sentence per line."
+            )
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,8 @@ class LineReader:
         self.has_crlf = False
         self._max_line_bytes = max_line_bytes
         self._may_be_empty = content is not None
-        self._content = read_content(path, max_expansion, note_bytes) if content is None else content
+        content = read_content(path, max_expansion, note_bytes) if content is None else content
+        self._content = refuse_endless_lines(path, content)
         self._has_seen_utf8 = False
 
     def chunks(self) -> Iterator[Lines]:

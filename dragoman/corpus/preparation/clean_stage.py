@@ -19,7 +19,7 @@ from dragoman.corpus.cleaning.normalisation import find_repeats, near_key
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.inputs import Input
 from dragoman.corpus.preparation.work_folder import StageContext, TaskRecord, TextFolder, load_sentences
-from dragoman.run.files import write_json, write_then_rename
+from dragoman.run.files import require_free_space, write_json, write_then_rename
 
 NUM_BUCKETS = 4096
 """A shard is made from a range of buckets, so there are at most this many shards."""
@@ -44,7 +44,7 @@ def write_block_file(
     lines = [f"{sources[i]}\n{targets[i]}\n".encode() for i in order]
     ends = np.cumsum([0, *map(len, lines)])
     first_pairs = np.searchsorted(buckets[order], np.arange(NUM_BUCKETS + 1))
-    with write_then_rename(path, is_durable=False) as file:
+    with write_then_rename(path) as file:
         for integers in (ends[first_pairs], first_pairs, numbers[order]):
             file.write(integers.astype(_INTEGER).tobytes())
         file.write(b"".join(lines))
@@ -158,6 +158,7 @@ def _clean_one_block(task: CleanTask) -> CleanedBlock:
     record_path = task.folder.block(task.index, "json")
     if record_path.exists():
         return CleanedBlock.load(record_path)
+    require_free_space(task.folder.path)
     block = clean_block(task.sources, task.targets, task.rules, task.place)
     _drop_overlap(block, task)
     _drop_repeats(block, task)

@@ -16,7 +16,7 @@ from dragoman.corpus.preparation.work_folder import ShardsFolder, TaskRecord, lo
 from dragoman.corpus.prepared_corpus import SplitName
 from dragoman.corpus.shards import IdDtype, Shard, Side, StoredFile, WrittenSide, write_shard
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer, WordEncoder
-from dragoman.run.files import have_sizes, write_then_rename
+from dragoman.run.files import have_sizes, require_free_space, write_then_rename
 
 LINES_PER_CALL = 4096
 COUNT_DTYPE = np.dtype("<i8")
@@ -66,6 +66,7 @@ def encode_one_shard(task: EncodeTask) -> EncodedShard:
     record_path = task.folder.encoded(task.split, task.index, "json")
     if record_path.exists() and _is_complete(finished := EncodedShard.load(record_path), task.folder.corpus):
         return finished
+    require_free_space(task.folder.path)
     sources, targets, held_out = _read_text(task)
     source_encoder, target_encoder = (_load_encoder(path, task.dtype) for path in task.tokenizers)
     shard, source, target = write_shard(
@@ -83,7 +84,7 @@ def encode_one_shard(task: EncodeTask) -> EncodedShard:
         held_out=held_out,
         files={f"{task.split}/{name}": file for name, file in (source.files | target.files).items()},
     )
-    encoded.save(record_path)
+    encoded.save(record_path, task.folder.corpus / task.split)
     return encoded
 
 
@@ -107,7 +108,7 @@ def _read_text(task: EncodeTask) -> tuple[list[str], list[str], Dropped]:
             else:
                 dropped.count(*pair, index, lambda _: "training text")
     kept = np.flatnonzero(is_kept).tolist()
-    with write_then_rename(task.folder.encoded(task.split, task.index, "labels"), is_durable=False) as file:
+    with write_then_rename(task.folder.encoded(task.split, task.index, "labels")) as file:
         file.write(labels[kept].tobytes())
     tags = [task.tags[label] for label in labels[kept].tolist()]
     tagged = [with_tag(sources[i], tag) for i, tag in zip(kept, tags, strict=True)]
@@ -127,7 +128,7 @@ def _measure(
 ) -> EncodedSide:
     counts: NDArray[np.int64] = np.zeros(tokenizer.num_subwords, COUNT_DTYPE)
     counts[: len(written.id_counts)] = written.id_counts
-    with write_then_rename(task.folder.encoded(task.split, task.index, f"{side}.counts"), is_durable=False) as file:
+    with write_then_rename(task.folder.encoded(task.split, task.index, f"{side}.counts")) as file:
         file.write(counts.tobytes())
     text = "\n".join(lines)
     return EncodedSide(

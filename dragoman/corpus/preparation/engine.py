@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 SMALL_BYTES = 2 * 2**20
 """Preparing less text than this in one process takes less time than starting a pool."""
 _RAY_ANSWER_SECONDS = 10
+_SIGNAL_SECONDS = 0.2
 
 
 class Interrupted(UserError):  # noqa: N818 - names what happened
@@ -90,6 +92,8 @@ class ProcessPool:
                 self._num_in_flight,
             )
         except BrokenProcessPool:
+            # A signal to all processes of a job ends the workers first; this process then stops here because of it.
+            time.sleep(_SIGNAL_SECONDS)
             raise Interrupted(
                 "A worker process of the preparation died, perhaps because memory ran out. "
                 "Run the same command again to continue, with fewer --processes."

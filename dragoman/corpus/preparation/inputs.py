@@ -6,25 +6,29 @@ A key is a hash of everything that decides what a stage writes: equal keys, equa
 import hashlib
 import json
 import shutil
-import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
+from io import BufferedReader
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import sentencepiece
 
 from dragoman.corpus.cleaning.filters import Rules
+from dragoman.corpus.formats.compression import CHUNK_BYTES
+from dragoman.corpus.formats.lines import refuse_endless_lines
+from dragoman.corpus.formats.reading import format_of
 from dragoman.corpus.prepared_corpus import FORMAT_VERSION, SPLIT_NAMES, InputRecord, SplitName
 from dragoman.corpus.settings import CorpusSettings, PrepareSettings, TextSettings, default_corpus_name
-from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import sha256
+from dragoman.run.errors import UsageError, UserError, describe_os_error
+from dragoman.run.files import require_free_space, try_lock
+from dragoman.run.input_files import is_read_once, open_input
 
+_FIRST_NOTICE_BYTES = 2**30
 # The hashes of the texts stand for them; limits on reading do not change what was read.
 _NOT_DECISIVE = ("corpora", "dev", "test", "skip_bad_lines", "max_expansion")
 
@@ -47,7 +51,7 @@ class Input:
 
 
 @contextmanager
-def open_inputs(settings: PrepareSettings, beside: Path) -> Iterator[list[Input]]:
+def open_inputs(settings: PrepareSettings, out: Path, say: Callable[[str], None]) -> Iterator[list[Input]]:
     """Checks and hashes all files; the content of pipes is kept beside the output until the block ends."""
     texts: dict[SplitName, Sequence[TextSettings]] = {
         "train": settings.corpora,
@@ -59,8 +63,8 @@ def open_inputs(settings: PrepareSettings, beside: Path) -> Iterator[list[Input]
     _refuse_contradictions(settings.corpora)
     paths = [path for name in SPLIT_NAMES for text in texts[name] for path in text.paths]
     _refuse_repeated_files(paths)
-    with _open_spool(paths, beside) as spool:
-        inputs = [_open_input(name, text, spool) for name in SPLIT_NAMES for text in texts[name]]
+    with _open_spool(paths, out) as spool:
+        inputs = [_open_input(name, text, spool, say) for name in SPLIT_NAMES for text in texts[name]]
         try:
             yield inputs
         except UserError as problem:
@@ -171,7 +175,7 @@ def _refuse_repeated_files(paths: Sequence[Path]) -> None:
     seen: dict[Path, Path] = {}
     for path in paths:
         real = path.resolve()
-        if real in seen and real.is_file():
+        if real in seen and not is_read_once(real):
             raise UsageError(f"{path} is given twice; give every file once only, for one side of one split.")
         seen[real] = path
 
@@ -180,46 +184,65 @@ def _refuse_repeated_files(paths: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _open_spool(paths: Sequence[Path], beside: Path) -> Iterator[Path]:
-    """Makes a folder for the content of pipes, only if there are any: a killed process would leave it behind."""
-    folder = next(each for each in (beside, *beside.resolve().parents) if each.is_dir())
-    if not any(path.exists() and not (path.is_file() or path.is_dir()) for path in paths):
-        yield folder
+def _open_spool(paths: Sequence[Path], out: Path) -> Iterator[Path]:
+    """Makes a folder for the content of pipes, if there are any; removes the one that a killed process left behind."""
+    parent = out.resolve().parent
+    spool = next(each for each in (parent, *parent.parents) if each.is_dir()) / f".{out.name}.pipes"
+    if not spool.exists() and not any(map(is_read_once, paths)):
+        yield spool
         return
-    try:
-        spool = TemporaryDirectory(prefix=".pipes.", dir=folder)
-    except OSError as problem:
-        raise UserError(f"{folder} cannot be written: {problem.strerror}.") from None
-    with spool as name:
-        yield Path(name)
+    spool.mkdir(exist_ok=True)
+    with try_lock(spool / "lock") as is_ours:
+        if not is_ours:
+            raise UserError(f"{out} is being prepared by another process; wait for it, or stop it first.")
+        try:
+            for left_behind in spool.glob("pipe*"):
+                left_behind.unlink()
+            yield spool
+        finally:
+            shutil.rmtree(spool, ignore_errors=True)
 
 
-def _open_input(split: SplitName, text: TextSettings, spool: Path) -> Input:
-    kept = {field: _keep_pipe(path, spool) for field in ("source", "target", "file") if (path := getattr(text, field))}
+def _open_input(split: SplitName, text: TextSettings, spool: Path, say: Callable[[str], None]) -> Input:
+    kept = {}
+    for field in ("source", "target", "file"):
+        if path := getattr(text, field):
+            kept[field] = _keep_pipe(path, _has_lines(text), spool, say) if is_read_once(path) else path
     records = tuple(_record_input(getattr(text, field), path) for field, path in kept.items())
     return Input(split, text.model_copy(update=kept), records)
 
 
-def _keep_pipe(path: Path, spool: Path) -> Path:
-    """Returns the path itself, or a copy of its content if it can be read only once."""
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
-            return path
-        if stat.S_ISDIR(mode):
-            raise UserError(f"{path} is a folder; give the text file itself.")
-        kept = spool / f"{len(list(spool.iterdir())):05d}{''.join(path.suffixes)}"
-        with path.open("rb") as pipe, kept.open("wb") as file:
-            shutil.copyfileobj(pipe, file)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
-    except OSError as problem:
-        raise UserError(f"{path} cannot be read: {problem.strerror}.") from None
+def _has_lines(text: TextSettings) -> bool:
+    """Whether the format has one pair per line; TMX and Parquet may have no line end at all."""
+    return text.file is None or (text.format or format_of(text.file)) in ("tsv", "jsonl")
+
+
+def _keep_pipe(path: Path, has_lines: bool, spool: Path, say: Callable[[str], None]) -> Path:
+    """Returns a copy of the content of a pipe, which can be read only once."""
+    kept = spool / f"pipe{len(list(spool.iterdir())):05d}{''.join(path.suffixes)}"
+    num_bytes, notice_at = 0, _FIRST_NOTICE_BYTES
+    with open_input(path) as pipe, kept.open("wb") as file:
+        chunks = _read_chunks(path, pipe)
+        for chunk in refuse_endless_lines(path, chunks) if has_lines else chunks:
+            require_free_space(spool)
+            num_bytes += file.write(chunk)
+            if num_bytes >= notice_at:
+                say(f"Copied {num_bytes // 2**30:,} GiB of {path}, a pipe, to {spool}.")
+                notice_at *= 2
     return kept
 
 
-def _record_input(given: Path, readable: Path) -> InputRecord:
+def _read_chunks(path: Path, file: BufferedReader) -> Iterator[bytes]:
     try:
-        return InputRecord(path=str(given), num_bytes=readable.stat().st_size, sha256=sha256(readable))
+        yield from iter(lambda: file.read1(CHUNK_BYTES), b"")
     except OSError as problem:
-        raise UserError(f"{given} cannot be read: {problem.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {describe_os_error(problem)}.") from None
+
+
+def _record_input(given: Path, readable: Path) -> InputRecord:
+    digest, num_bytes = hashlib.sha256(), 0
+    with open_input(readable) as file:
+        for chunk in _read_chunks(given, file):
+            digest.update(chunk)
+            num_bytes += len(chunk)
+    return InputRecord(path=str(given), num_bytes=num_bytes, sha256=digest.hexdigest())

@@ -19,7 +19,7 @@ from dragoman.corpus.formats.blocks import BadLine, BadLines
 from dragoman.corpus.formats.reading import ParallelText
 from dragoman.corpus.preparation.clean_stage import clean_inputs, merge_dropped
 from dragoman.corpus.preparation.encode_stage import EncodedShard, EncodeTask, encode_one_shard
-from dragoman.corpus.preparation.engine import EngineName, open_engine
+from dragoman.corpus.preparation.engine import EngineName, Interrupted, open_engine
 from dragoman.corpus.preparation.finish_stage import describe_split, write_manifest, write_members
 from dragoman.corpus.preparation.hold_out_stage import SmallSplit, hold_out, read_small_split
 from dragoman.corpus.preparation.inputs import Input, open_inputs, stage_keys, with_given_names
@@ -51,8 +51,9 @@ from dragoman.corpus.prepared_corpus import (
 )
 from dragoman.corpus.settings import PrepareSettings
 from dragoman.corpus.shards import SIDES
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import have_sizes, write_text
+from dragoman.run.interruption import signals_as_keyboard_interrupt
 
 __all__ = ["Progress", "Say", "prepare_corpus"]
 
@@ -76,13 +77,13 @@ def prepare_corpus(
 
     Work that an earlier preparation left in the folder of `out` is used; `keep_work` leaves the finished stages there.
     """
-    rules = resolve_rules(settings)
-    with open_inputs(settings, beside=out.parent) as inputs:
-        keys = stage_keys(settings, rules, inputs)
-        if os.path.lexists(out) and not _is_empty_folder(out):
-            return _reuse(out, keys.corpus, inputs, say)
-        num_bytes = sum(record.num_bytes for each in inputs for record in each.records)
-        try:
+    try:
+        with signals_as_keyboard_interrupt(), open_inputs(settings, out, say) as inputs:
+            rules = resolve_rules(settings)
+            keys = stage_keys(settings, rules, inputs)
+            if os.path.lexists(out) and not _is_empty_folder(out):
+                return _reuse(out, keys.corpus, inputs, say)
+            num_bytes = sum(record.num_bytes for each in inputs for record in each.records)
             with open_work_folder(out, keys) as work, open_engine(engine, num_processes, num_bytes) as workers:
                 context = StageContext(workers, say, progress)
                 manifest = _Preparation(settings, rules, inputs, keys.corpus, work, context).run()
@@ -92,8 +93,10 @@ def prepare_corpus(
                 if keep_work and (kept := keep_finished_stages(work)):
                     say(f"The cleaned text is kept in {kept} for the next preparation; delete it to free the space.")
                 remove_work(work)
-        except OSError as problem:
-            raise _explain_failure(problem, out) from problem
+    except OSError as problem:
+        raise _explain_failure(problem, out) from problem
+    except KeyboardInterrupt:
+        raise Interrupted("Stopped; run the same command again to continue where it stopped.") from None
     return PreparedCorpus(out, manifest)
 
 
@@ -128,7 +131,8 @@ def _of(split: SplitName, inputs: Sequence[Input]) -> list[Input]:
 def _explain_failure(problem: OSError, out: Path) -> UserError:
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return UserError(f"There is no space left for {out}; free some and run the same command again to continue.")
-    return UserError(f"{out} cannot be written: {problem.strerror or problem}.")
+    place = f" ({problem.filename})" if problem.filename else ""
+    return UserError(f"{out} cannot be written: {describe_os_error(problem)}{place}.")
 
 
 # --- the stages
@@ -213,7 +217,7 @@ class _Preparation:
         else:
             given.save(folder.given_sentences)
             text = self._make_text()
-            text.save(folder.record)
+            text.save(folder.record, folder.shuffled)
             shutil.rmtree(folder.blocks)
         for notice in (*text.notices, *self._describe_bad_lines()):
             self.context.say(notice)

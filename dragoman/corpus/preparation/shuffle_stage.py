@@ -18,7 +18,7 @@ from dragoman.corpus.cleaning.filters import Rules
 from dragoman.corpus.cleaning.normalisation import find_repeats
 from dragoman.corpus.preparation.clean_stage import NUM_BUCKETS, CleanedText, read_slice
 from dragoman.corpus.preparation.work_folder import StageContext, TaskRecord, TextFolder
-from dragoman.run.files import read_json, write_then_rename
+from dragoman.run.files import read_json, require_free_space, write_then_rename
 
 _ASCII = bytes(range(128))
 
@@ -87,6 +87,7 @@ def _shuffle_one_shard(task: ShuffleTask) -> ShuffledShard:
     record_path = task.folder.shard(task.index, "json")
     if record_path.exists():
         return ShuffledShard.load(record_path)
+    require_free_space(task.folder.path)
     sources, targets, origins = _gather(task)
     dropped, is_kept = _find_copies(sources, targets, origins, task)
     kept = np.flatnonzero(is_kept)
@@ -149,7 +150,7 @@ def _write_lines(path: Path, lines: list[str]) -> int:
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    with write_then_rename(path, is_durable=False) as file:
+    with write_then_rename(path) as file:
         file.write(content)
 
 

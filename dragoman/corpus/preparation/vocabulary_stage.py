@@ -78,7 +78,7 @@ def make_vocabulary(
     else:
         alphabet = {c for shard in shards for c in shard.alphabet} | extra_alphabet | set("".join(tags))
         vocabulary = _train_tokenizers(context, work, shards, held_out, "".join(sorted(alphabet)), settings, tags)
-    vocabulary.save(work.shards.vocabulary)
+    vocabulary.save(work.shards.vocabulary, work.shards.corpus)
     for message in vocabulary.messages:
         context.say(message)
     return vocabulary

@@ -9,7 +9,6 @@
 KEY is a hash of all that decides the content of the stage's files, so equal names mean equal content.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from dragoman.corpus.preparation.engine import Engine, Interrupted
 from dragoman.corpus.preparation.inputs import StageKeys
 from dragoman.run.errors import UserError
-from dragoman.run.files import fsync_folder, read_json, write_json, write_text
+from dragoman.run.files import fsync_folder, read_json, try_lock, write_json, write_text
 
 Say = Callable[[str], None]
 """Shows a message to the user."""
@@ -46,9 +45,15 @@ class TaskRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    def save(self, path: Path) -> None:
-        """Writes the record."""
-        write_text(path, self.model_dump_json(), is_durable=False)
+    def save(self, path: Path, *folders: Path) -> None:
+        """Writes the record after the names of all files beside it and in `folders` are on disk, like their content.
+
+        Otherwise a power failure could leave a record of files that are gone.
+        """
+        for folder in (path.parent, *folders):
+            fsync_folder(folder)
+        write_text(path, self.model_dump_json())
+        fsync_folder(path.parent)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -89,6 +94,7 @@ def load_sentences(path: Path) -> SentenceSet:
 
 
 _KEY_LETTERS = 12
+_LOCK_NAME = "lock"
 KEPT_FOLDER = ".dragoman-work"
 
 
@@ -100,7 +106,7 @@ class TextFolder:
 
     def make(self) -> None:
         """Makes the folders for the files."""
-        for folder in (self.blocks, self.path / "shuffled"):
+        for folder in (self.blocks, self.shuffled):
             folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -123,13 +129,18 @@ class TextFolder:
         """Folder of the cleaned blocks; removed when they are shuffled."""
         return self.path / "cleaned"
 
+    @property
+    def shuffled(self) -> Path:
+        """Folder of the shuffled shards."""
+        return self.path / "shuffled"
+
     def block(self, index: int, ending: str) -> Path:
         """A file of one cleaned block."""
         return self.blocks / f"{index:06d}.{ending}"
 
     def shard(self, index: int, ending: str) -> Path:
         """A file of one shuffled shard, still text."""
-        return self.path / "shuffled" / f"{index:05d}.{ending}"
+        return self.shuffled / f"{index:05d}.{ending}"
 
 
 @dataclass(frozen=True)
@@ -198,7 +209,7 @@ def open_work_folder(out: Path, keys: StageKeys) -> Iterator[WorkFolder]:
     shards = ShardsFolder(path / f"shards-{keys.shards[:_KEY_LETTERS]}")
     work = WorkFolder(path, text, shards)
     path.mkdir(parents=True, exist_ok=True)
-    with _lock(path) as is_ours:
+    with try_lock(path / _LOCK_NAME) as is_ours:
         if not is_ours:
             raise UserError(f"{out} is being prepared by another process; wait for it, or stop it first.")
         _remove_other_work(work)
@@ -214,18 +225,6 @@ def open_work_folder(out: Path, keys: StageKeys) -> Iterator[WorkFolder]:
             keep_finished_stages(work)
             shutil.rmtree(path, ignore_errors=True)
             raise
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[bool]:
-    """Locks a work folder for the block; False if another process has locked it."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def _remove_other_work(work: WorkFolder) -> None:
@@ -244,7 +243,7 @@ def _take_over(stage: Path, outputs: Path) -> None:
         (outputs / KEPT_FOLDER / stage.name).rename(stage)
         return
     for found in outputs.glob(f".*.partial/{stage.name}"):
-        with suppress(OSError), _lock(found.parent) as is_ours:
+        with suppress(OSError), try_lock(found.parent / _LOCK_NAME) as is_ours:
             if is_ours:
                 found.rename(stage)
                 return

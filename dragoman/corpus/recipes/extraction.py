@@ -125,15 +125,16 @@ def _open_zip_members(path: Path, patterns: Sequence[str]) -> Iterator[Text]:
             matches = [name for name in names if fnmatchcase(name, pattern)]
             if len(matches) != 1:
                 raise _wrong_number(pattern, len(matches))
+            num_compressed_bytes = min(archive.getinfo(matches[0]).compress_size, path.stat().st_size)
             with archive.open(matches[0]) as member:
-                yield number, _limited_chunks(member, path.stat().st_size)
+                yield number, _limited_chunks(member, num_compressed_bytes)
 
 
-def _limited_chunks(member: IO[bytes], num_archive_bytes: int) -> Iterator[bytes]:
+def _limited_chunks(member: IO[bytes], num_compressed_bytes: int) -> Iterator[bytes]:
     num_bytes = 0
     for chunk in _chunks(member):
         num_bytes += len(chunk)
-        check_expansion(num_bytes, num_archive_bytes, DEFAULT_MAX_EXPANSION)
+        check_expansion(num_bytes, num_compressed_bytes, DEFAULT_MAX_EXPANSION)
         yield chunk
 
 

@@ -30,8 +30,9 @@ from dragoman.corpus.recipes.index import (
     load_index,
     parse_languages,
 )
-from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import read_json, sha256, write_json, write_text
+from dragoman.run.errors import UsageError, UserError, describe_os_error
+from dragoman.run.files import read_json, require_free_space, sha256, write_json, write_text
+from dragoman.run.interruption import signals_as_keyboard_interrupt
 from dragoman.run.tables import dump_toml
 
 Show = Callable[[str, int, int | None], None]
@@ -151,6 +152,7 @@ def _continue(url: str, partial: _Partial, show: Show) -> None:
     request = Request(url, headers=headers)  # noqa: S310  (the scheme was checked by `download`)
     with urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
         num_bytes_total = _begin(response, partial)
+        _require_space(partial, (num_bytes_total or 0) - partial.num_bytes)
         _append(response, partial, f"{Path(urlsplit(url).path).name} (kB)", num_bytes_total, show)
     if num_bytes_total is not None and partial.num_bytes != num_bytes_total:
         raise ConnectionError(f"the connection ended after {partial.num_bytes:,} of {num_bytes_total:,} bytes")
@@ -182,11 +184,23 @@ def _append(response: HTTPResponse, partial: _Partial, stage: str, num_bytes_tot
     num_bytes = partial.num_bytes
     with partial.path.open("ab") as file:
         while chunk := response.read1(_CHUNK_BYTES):
+            _require_space(partial)  # the host may send more than it announced
             file.write(chunk)
             num_bytes += len(chunk)
             show(stage, num_bytes // 1000, num_bytes_total // 1000 if num_bytes_total is not None else None)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _require_space(partial: _Partial, num_bytes: int = 0) -> None:
+    """Refuses to fill the disk; not as an OSError, which would be taken for one of the connection."""
+    try:
+        require_free_space(partial.path.parent, max(0, num_bytes))
+    except OSError:
+        raise UserError(
+            f"There is not enough space left for {partial.path}; free some, or set "
+            "MTDATA to a folder on another disk, and run the same command again to continue."
+        ) from None
 
 
 _RECORD_NAME = "recipe.json"
@@ -236,7 +250,7 @@ def get_recipe(
     recipe = find_recipe(name, index)
     pair = _choose_direction(recipe, languages, index)
     datasets = [(part, _find_dataset(dataset_id, pair, index)) for part, dataset_id in recipe.dataset_ids]
-    with _write_errors_as_user_errors(out):
+    with _trouble_as_user_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         fetch = _Fetch(recipe, pair, out, index, say, progress)
         say(f"Downloads are kept in {cache_folder()} (set MTDATA to change that).")
@@ -246,14 +260,17 @@ def get_recipe(
 
 
 @contextmanager
-def _write_errors_as_user_errors(out: Path) -> Iterator[None]:
+def _trouble_as_user_errors(out: Path) -> Iterator[None]:
     try:
-        yield
+        with signals_as_keyboard_interrupt():
+            yield
     except OSError as problem:
         raise UserError(
-            f"{problem.filename or out} cannot be written: {problem.strerror}. "
+            f"{problem.filename or out} cannot be written: {describe_os_error(problem)}. "
             "Fix that or choose another folder; then run the same command again to continue."
         ) from None
+    except KeyboardInterrupt:
+        raise UserError("Stopped; run the same command again to continue where it stopped.") from None
 
 
 def _choose_direction(recipe: Recipe, languages: LanguagePair | None, index: Index) -> LanguagePair:

@@ -145,16 +145,6 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
         list(TextFile(tmp_path))
 
 
-def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Tests may run as root, who may read everything; so the refusal is played.
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UserError, match=r"my\.en cannot be read: Permission denied"):
-        list(TextFile(tmp_path / "my.en"))
-
-
 @pytest.mark.timeout(20)
 def test_line_from_a_pipe_comes_before_the_pipe_ends(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")

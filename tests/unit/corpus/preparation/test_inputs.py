@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def key_of(settings: PrepareSettings, beside: Path) -> str:
-    with open_inputs(settings, beside) as inputs:
+    with open_inputs(settings, beside / "out", ignore) as inputs:
         return preparation_key(settings, inputs)
 
 
@@ -110,12 +110,12 @@ def test_a_file_given_twice_is_a_usage_error(tmp_path: Path, files: Files) -> No
         settings_for(files, test=([files[0]], [tmp_path / "test.de"])),
         PrepareSettings(corpora=(CorpusSettings(file=files[0]),), dev=(TextSettings(file=files[0]),)),
     ):
-        with pytest.raises(UsageError, match="is given twice"), open_inputs(settings, tmp_path):
+        with pytest.raises(UsageError, match="is given twice"), open_inputs(settings, tmp_path / "out", ignore):
             pass
 
 
 def test_no_text_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No training text"), open_inputs(PrepareSettings(), tmp_path):
+    with pytest.raises(UsageError, match="No training text"), open_inputs(PrepareSettings(), tmp_path / "out", ignore):
         pass
 
 
@@ -184,5 +184,5 @@ def test_bad_lines_of_pipes_are_reported_under_the_given_name(tmp_path: Path, fi
 
 
 def test_no_folder_for_pipes_is_made_without_pipes(tmp_path: Path, files: Files) -> None:
-    with open_inputs(settings_for(files), tmp_path):
+    with open_inputs(settings_for(files), tmp_path / "out", ignore):
         assert names_in(tmp_path) == {"train.en", "train.de"}

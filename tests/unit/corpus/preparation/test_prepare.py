@@ -285,7 +285,9 @@ def test_useless_text_is_refused(tmp_path: Path, pairs: list[tuple[str, str]], m
 
 
 def test_unwritable_places_are_refused(tmp_path: Path, files: Files) -> None:
-    with pytest.raises(UserError, match="cannot be written: Not a directory"):
+    with pytest.raises(
+        UserError, match=rf"out cannot be written: a part of the path is a file, not a folder \({files[0]}"
+    ):
         prepare_corpus(settings_for(files), files[0] / "out", ignore)
     with pytest.raises(UserError, match="cannot be written"):
         prepare_corpus(settings_for(files), Path("/proc/dragoman/out"), ignore)

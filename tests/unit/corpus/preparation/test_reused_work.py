@@ -130,7 +130,7 @@ def test_an_interruption_in_a_late_stage_keeps_the_cleaned_text_for_any_output(
 
     with monkeypatch.context() as interrupted:
         interrupted.setattr("dragoman.corpus.preparation.vocabulary_stage.train_tokenizer", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(UserError, match="Stopped; run the same command again"):
             prepare(settings_for(files), tmp_path / "out")
     assert names_in(tmp_path) == {"train.en", "train.de", ".out.partial"}
     wanted = settings_for(files, tokenizer=TokenizerSettings(vocab_size=90))
@@ -213,7 +213,7 @@ def test_a_shard_that_was_cut_short_is_encoded_again(
 
     with monkeypatch.context() as interrupted:
         interrupted.setattr("dragoman.corpus.preparation.prepare.publish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(UserError, match="Stopped; run the same command again"):
             prepare(settings_for(files), tmp_path / "out")
     for shard in (tmp_path / ".out.partial").glob("shards-*/corpus/train/00000.source.ids"):
         shard.write_bytes(shard.read_bytes()[:-2])

@@ -164,7 +164,7 @@ def test_models_that_cannot_be_reused_are_refused(tmp_path: Path, files: Files) 
     (tmp_path / "empty").mkdir()
     joint = prepare_pairs(tmp_path / "joint", make_pairs(50))
     for reuse, separate, error, message in [
-        (tmp_path / "nowhere", False, UserError, "nowhere cannot be read"),
+        (tmp_path / "nowhere", False, UserError, "nowhere does not exist"),
         (tmp_path / "text.model", False, UserError, "text.model is damaged or is not a tokenizer"),
         (tmp_path / "empty", False, UserError, "cannot be read"),
         (joint.folder / "tokenizer.model", True, UsageError, "is one model"),
