@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+_SOON = 1.25
+
 
 def own_command(program: str = "dragoman") -> str:
     """Returns the name of a program of this installation if it is on PATH, otherwise the path to call."""
@@ -31,24 +33,24 @@ def command_for(arguments: str, run: Path) -> str:
     return f"{own_command()} {arguments} {shell_path(run)}"
 
 
-def resume_command(run: Path, training: Mapping[str, Any] | None = None, seconds: float = 0.0) -> str:
+def resume_command(run: Path, used_up: Mapping[str, Any] | None = None, seconds: float = 0.0) -> str:
     """Returns the command that continues a run.
 
-    Budgets in the settings of [training] that these seconds of training have used up are raised: otherwise the run
-    would stop again at once.
+    Where a budget ended the run, `used_up` are its [training] settings and `seconds` is what it took: the command
+    raises the budget, because otherwise the run would stop again at once.
     """
-    return " ".join([command_for("train --resume --run-dir", run), *_raise_budgets(training or {}, seconds)])
+    return " ".join([command_for("train --resume --run-dir", run), *_raise_budgets(used_up or {}, seconds)])
 
 
 def _raise_budgets(training: Mapping[str, Any], seconds: float) -> list[str]:
-    hours = seconds / 3600
-    used = {"max_hours": hours, "max_cost": hours * (training.get("price_per_hour") or 0.0)}
-    limits = {name: training[name] for name in used if training.get(name) is not None}
-    return [
-        f"--set training.{name}={_round_up(max(2 * limit, 1.5 * used[name]))}"
-        for name, limit in limits.items()
-        if used[name] >= limit
-    ]
+    """Doubles the budget that ends first, and any other that would end the continued run soon."""
+    price = training.get("price_per_hour")
+    prices = {"max_hours": 1.0} | ({"max_cost": price} if price else {})
+    hours = {name: training[name] / price for name, price in prices.items() if training.get(name)}
+    first = min(hours.values(), default=0.0)
+    wanted = max(2 * first, 1.5 * seconds / 3600)
+    soon = [name for name in hours if hours[name] <= _SOON * first]
+    return [f"--set training.{name}={_round_up(wanted * prices[name])}" for name in soon]
 
 
 def _round_up(value: float) -> str:

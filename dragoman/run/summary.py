@@ -157,7 +157,8 @@ def describe_end(run: RunFolder, observation: Observation, step: int | None) -> 
     """Describes how a run ended, and how to continue it."""
     where = "" if step is None else f" at step {step:,}"
     cause = _cause(observation)
-    resume = resume_command(run.path, planned_training(run), read_training_seconds(run))
+    is_used_up = observation.status is not None and observation.status.reason in _USED_UP
+    resume = resume_command(run.path, planned_training(run) if is_used_up else None, read_training_seconds(run))
     match observation.state:
         case "finished":
             return f"{run.path} finished{where}."

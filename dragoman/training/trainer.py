@@ -127,8 +127,8 @@ class Trainer:
                 self._measure(plan, result, seconds)
                 self._watcher.progressed(self.step, seconds)
                 reason = StopReason(vote.result())
-                if reason is StopReason.NONE and self.step >= settings.training.max_steps:
-                    reason = StopReason.STEPS
+                if reason <= StopReason.COST and self.step >= settings.training.max_steps:
+                    reason = StopReason.STEPS  # even if a budget ends with it: nothing is left to do
                 is_over = reason is not StopReason.NONE
                 self._measure_fixed_cost(batches)
 
@@ -293,8 +293,8 @@ class Trainer:
         """Returns the last message of a run."""
         cost = "" if self._spent.cost is None else f", cost {self._spent.cost:.2f}"
         spent = f"after {self.step:,} steps and {format_seconds(self._spent.seconds)} of training{cost}"
-        training = self._settings.training.model_dump()
-        resume = f"Continue with: {resume_command(self._run.path, training, self._spent.seconds)}"
+        used_up = self._settings.training.model_dump() if reason in (StopReason.TIME, StopReason.COST) else None
+        resume = f"Continue with: {resume_command(self._run.path, used_up, self._spent.seconds)}"
         match reason:
             case StopReason.SIGNAL | StopReason.REQUEST:
                 return f"Stopped on request {spent}; everything is saved. {resume}"

@@ -40,21 +40,19 @@ def test_a_program_below_a_folder_with_blanks_is_quoted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("training", "hours", "changes"),
     [
-        ({}, 5.0, ""),
-        ({"max_hours": None, "max_cost": None, "price_per_hour": None}, 5.0, ""),
-        ({"max_hours": 1}, 0.9, ""),
-        ({"max_hours": 1}, 1.001, "--set training.max_hours=2"),
-        ({"max_hours": 2.5}, 2.6, "--set training.max_hours=5"),
-        ({"max_hours": 0.01}, 1.0, "--set training.max_hours=1.5"),  # one long evaluation took most of it
-        ({"max_cost": 10.0, "price_per_hour": 4.0}, 2.5, "--set training.max_cost=20"),
-        ({"max_hours": 3, "max_cost": 10.0, "price_per_hour": 4.0}, 2.5, "--set training.max_cost=20"),
-        (
-            {"max_hours": 2, "max_cost": 6.2, "price_per_hour": 3.0},
-            2.1,
-            "--set training.max_hours=4 --set training.max_cost=13",
-        ),
+        ({"max_hours": 1, "max_cost": None, "price_per_hour": None}, 1.001, "max_hours=2"),
+        ({"max_hours": 2.5, "price_per_hour": 3.0}, 2.3, "max_hours=5"),  # it ended in time for a last evaluation
+        ({"max_hours": 0.01}, 1.0, "max_hours=1.5"),  # one long evaluation took most of it
+        ({"max_cost": 10.0, "price_per_hour": 4.0}, 2.5, "max_cost=20"),
+        ({"max_hours": 4, "max_cost": 10.0, "price_per_hour": 4.0}, 2.5, "max_cost=20"),
+        ({"max_hours": 2, "max_cost": 6.2, "price_per_hour": 3.0}, 2.1, "max_hours=4 max_cost=12"),
     ],
 )
-def test_a_run_is_continued_with_a_larger_budget_where_one_is_used_up(training, hours, changes):
+def test_a_run_that_a_budget_ended_continues_with_a_larger_one(training, hours, changes):
     command = resume_command(Path("runs/my run"), training, hours * 3600)
-    assert shlex.split(command)[1:] == ["train", "--resume", "--run-dir", "runs/my run", *changes.split()]
+    sets = [word for change in changes.split() for word in ("--set", f"training.{change}")]
+    assert shlex.split(command)[1:] == ["train", "--resume", "--run-dir", "runs/my run", *sets]
+
+
+def test_a_run_that_was_asked_to_stop_keeps_its_budgets():
+    assert shlex.split(resume_command(Path("x")))[1:] == ["train", "--resume", "--run-dir", "x"]

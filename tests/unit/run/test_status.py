@@ -346,6 +346,15 @@ def end_of(state: str, **changes: object) -> str:
     return describe_end(RunFolder(Path("runs/my run")), Observation(state, status, 95.0), 1_200)
 
 
+def test_a_run_that_a_budget_ended_is_continued_with_a_larger_one(tmp_path):
+    run = RunFolder(tmp_path)
+    run.config.write_text("[training]\nmax_hours = 3\n")
+    stopped = describe_end(run, Observation("stopped", replace(STATUS, reason="time"), 95.0), 1_200)
+    assert stopped.endswith(f"train --resume --run-dir {tmp_path} --set training.max_hours=6")
+    stopped = describe_end(run, Observation("stopped", replace(STATUS, reason="signal"), 95.0), 1_200)
+    assert stopped.endswith(f"train --resume --run-dir {tmp_path}")
+
+
 def test_how_runs_end():
     resume = "train --resume --run-dir 'runs/my run'"
     assert end_of("finished") == "runs/my run finished at step 1,200."
