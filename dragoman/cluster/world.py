@@ -89,6 +89,11 @@ class World:
         ]
         return [text for _, text in sorted(everything)]
 
+    def first_error(self, error: str | None) -> str | None:
+        """Collective: returns the error of the first rank that has one; None where no rank has one."""
+        errors = self.gather_texts([] if error is None else [(self.rank, error)])
+        return errors[0] if errors else None
+
     def send_tensor(self, tensor: Tensor, sender: int) -> None:
         """Collective: copies the sender's values to every rank, in place."""
         if self.size > 1:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,16 +15,18 @@ from dragoman.cluster.world import World
 from dragoman.corpus.batching import Indices, MicroBatch, fixed_batches, pad_pairs
 from dragoman.corpus.prepared_corpus import PreparedCorpus, SplitName
 from dragoman.corpus.tokenizer import EOS_ID
-from dragoman.evaluation.scores import bleu_counts, choose_tokenizer, score_translations, teacher_forced_bleu
+from dragoman.evaluation.scores import Score, bleu_counts, choose_tokenizer, score_translations, teacher_forced_bleu
 from dragoman.model.loss import LossSums
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import ScoreTokenizer, Settings
+from dragoman.run.errors import UserError
 from dragoman.run.files import write_then_rename
 from dragoman.run.folder import RunFolder
 from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator
 
+_Result = TypeVar("_Result")
 _BATCH_TOKENS = 4096
 NUM_SAMPLES = 3
 _MAX_TRAIN_SAMPLE = 1_000
@@ -64,6 +66,10 @@ class Evaluation:
 _TEXTS = ("sources", "references", "translations")
 
 
+class EvaluationFailedError(Exception):
+    """A rank could not do its share of an evaluation; raised on all ranks with the same message."""
+
+
 class _InterruptedError(Exception):
     """A request to stop the run came while this rank was evaluating."""
 
@@ -87,35 +93,61 @@ def evaluate_on_dev(
     world: World,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
-    """Collective: evaluates, with the same result for any number of ranks; None where a rank was asked to stop."""
+    """Collective: evaluates, with the same result for any number of ranks; None where a rank was asked to stop.
+
+    Raises an EvaluationFailedError on all ranks if one cannot do its share: the others must not wait for it.
+    """
     begin = time.perf_counter()
-    num_sentences = settings.evaluation.max_sentences
-    sources, references = (lines[:num_sentences] for lines in corpus.text("dev"))
-    share = _evaluate_share(model, corpus, settings, world, sources, should_stop)
+    sources, references = _on_all_ranks(world, lambda: _read_texts(corpus, settings))
+    share = _on_all_ranks(world, lambda: _evaluate_share(model, corpus, settings, world, sources, should_stop))
     # Ranks may notice a signal at different batches: they agree here, before the first collective over the results.
     is_interrupted = any(world.largest_numbers([float(share is None)]))
     if share is None or is_interrupted:
         return None
-    smoothed, plain, forced_bleu = _sum_up(share, corpus, world)
+    smoothed, plain = world.sum_numbers([share.smoothed_sum, share.plain_sum])
     train_sum, num_train_tokens = world.sum_numbers([share.train_smoothed_sum, float(share.num_train_tokens)])
+    predictions = world.gather_texts(share.predictions)
     translations = world.gather_texts(share.translations)
-    languages = corpus.manifest.settings.get("languages")
-    tokenizer = choose_tokenizer(settings.evaluation.tokenizer, languages, references)
-    score = score_translations(translations, references, tokenizer)
+    scores = _on_all_ranks(world, lambda: _score(corpus, settings, predictions, translations, references))
     return Evaluation(
-        loss=smoothed,
-        negative_log_likelihood=plain,
-        bleu=score.bleu,
-        signature=score.signature,
-        tokenizer=tokenizer,
-        chrf=score.chrf,
-        teacher_forced_bleu=forced_bleu,
+        loss=smoothed / scores.num_tokens,
+        negative_log_likelihood=plain / scores.num_tokens,
+        bleu=scores.score.bleu,
+        signature=scores.score.signature,
+        tokenizer=scores.tokenizer,
+        chrf=scores.score.chrf,
+        teacher_forced_bleu=scores.teacher_forced_bleu,
         train_sample_loss=train_sum / max(1.0, num_train_tokens),
         seconds=time.perf_counter() - begin,
         sources=sources,
         references=references,
         translations=translations,
     )
+
+
+def _on_all_ranks(world: World, work: Callable[[], _Result]) -> _Result:
+    """Collective: does work that needs no other rank; raises on all ranks if it fails on one."""
+    result: _Result | None = None
+    fault: Exception | None = None
+    try:
+        result = work()
+    except Exception as error:
+        fault = error
+    mine = None if fault is None else f"rank {world.rank}: {_describe(fault)}"
+    if (message := world.first_error(mine)) is not None:
+        raise EvaluationFailedError(message) from fault
+    return cast("_Result", result)
+
+
+def _describe(fault: Exception) -> str:
+    return str(fault) if isinstance(fault, UserError) else f"{type(fault).__name__}: {fault}"
+
+
+def _read_texts(corpus: PreparedCorpus, settings: Settings) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns sources and references of the dev set, as many as are translated."""
+    sources, references = corpus.text("dev")
+    num_sentences = settings.evaluation.max_sentences
+    return sources[:num_sentences], references[:num_sentences]
 
 
 def _evaluate_share(
@@ -201,14 +233,34 @@ class _TeacherForcing:
             yield indices, batch, teacher_forced_loss(self.model, batch, training.precision, training.label_smoothing)
 
 
-def _sum_up(share: _Share, corpus: PreparedCorpus, world: World) -> tuple[float, float, float]:
-    """Collective: returns smoothed loss, plain loss and teacher-forced BLEU."""
+@dataclass(frozen=True)
+class _Scores:
+    """Scores of all translations and predictions of the dev set."""
+
+    score: Score
+    tokenizer: ScoreTokenizer
+    teacher_forced_bleu: float
+    num_tokens: int
+    """Target tokens of the dev set, which its loss is divided by."""
+
+
+def _score(
+    corpus: PreparedCorpus,
+    settings: Settings,
+    predictions: Sequence[str],
+    translations: Sequence[str],
+    references: Sequence[str],
+) -> _Scores:
+    """Scores what all ranks have gathered."""
     pairs = corpus.split("dev")
-    smoothed, plain = world.sum_numbers([share.smoothed_sum, share.plain_sum])
-    num_tokens = int(pairs.target_lengths.sum()) + pairs.num_pairs
-    references = [" ".join(map(str, [*pairs.target(i), EOS_ID])) for i in range(pairs.num_pairs)]
-    forced_bleu = teacher_forced_bleu(world.gather_texts(share.predictions), references)
-    return smoothed / num_tokens, plain / num_tokens, forced_bleu
+    tokenizer = choose_tokenizer(settings.evaluation.tokenizer, corpus.manifest.settings.get("languages"), references)
+    targets = [" ".join(map(str, [*pairs.target(i), EOS_ID])) for i in range(pairs.num_pairs)]
+    return _Scores(
+        score_translations(translations, references, tokenizer),
+        tokenizer,
+        teacher_forced_bleu(predictions, targets),
+        int(pairs.target_lengths.sum()) + pairs.num_pairs,
+    )
 
 
 def save_translations(run: RunFolder, step: int, evaluation: Evaluation) -> None:

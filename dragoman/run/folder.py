@@ -68,6 +68,11 @@ class RunFolder:
         return self.path / f"report.{ending}"
 
     @property
+    def spent(self) -> Path:
+        """Time that the run has taken, over all restarts; rewritten every few seconds."""
+        return self.path / "spent.json"
+
+    @property
     def status(self) -> Path:
         """State of the run, rewritten by its launcher every two seconds."""
         return self.path / "status.json"

@@ -12,10 +12,18 @@ from sacrebleu.metrics.bleu import BLEU
 from dragoman.cluster import heartbeat
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.validation import NUM_SAMPLES, Evaluation, evaluate_on_dev, save_translations
+from dragoman.evaluation import validation
+from dragoman.evaluation.validation import (
+    NUM_SAMPLES,
+    Evaluation,
+    EvaluationFailedError,
+    evaluate_on_dev,
+    save_translations,
+)
 from dragoman.model.shape import resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import build_settings
+from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 
 
@@ -59,7 +67,9 @@ class StopAfter:
 class OneOfTwo:
     """The first of two ranks; the other one is simulated."""
 
-    is_other_interrupted: bool
+    is_other_interrupted: bool = False
+    others_errors: list[str | None] = field(default_factory=list)
+    """Faults of the other rank, one for each time that the ranks compare theirs."""
     rank: int = 0
     size: int = 2
     collectives: list[str] = field(default_factory=list)
@@ -67,6 +77,10 @@ class OneOfTwo:
     def largest_numbers(self, numbers: list[float]) -> list[float]:
         self.collectives.append("agree")
         return [max(number, float(self.is_other_interrupted)) for number in numbers]
+
+    def first_error(self, error: str | None) -> str | None:
+        self.collectives.append("compare faults")
+        return error or (self.others_errors.pop(0) if self.others_errors else None)
 
     def sum_numbers(self, numbers: list[float]) -> list[float]:
         self.collectives.append("sum")
@@ -114,7 +128,38 @@ def test_a_request_to_stop_is_checked_at_every_batch_and_interrupts(evaluator):
 def test_ranks_that_notice_it_at_different_times_agree_before_they_share_figures(evaluator, is_asked, is_other_asked):
     world = OneOfTwo(is_other_interrupted=is_other_asked)
     assert evaluator.evaluate(world, should_stop=lambda: is_asked) is None
-    assert world.collectives == ["agree"]
+    assert world.collectives == ["compare faults", "compare faults", "agree"]
+
+
+@pytest.mark.parametrize("place", ["_read_texts", "_evaluate_share", "choose_tokenizer", "score_translations"])
+def test_a_fault_of_one_rank_ends_the_evaluation_on_all(evaluator, monkeypatch, place):
+    """A rank that raised alone would leave the others waiting in the next collective."""
+
+    def fail(*_: object) -> None:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "MeCab cannot read it")
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(validation, place, fail)
+        with pytest.raises(EvaluationFailedError, match=r"^rank 0: UnicodeDecodeError: .*MeCab"):
+            evaluator.evaluate()
+        world = OneOfTwo()
+        with pytest.raises(EvaluationFailedError, match=r"^rank 0: "):
+            evaluator.evaluate(world)
+        assert world.collectives[-1] == "compare faults"
+    num_before = world.collectives.count("compare faults") - 1
+    other = OneOfTwo(others_errors=[None] * num_before + ["rank 1: MemoryError: "])
+    with pytest.raises(EvaluationFailedError, match=r"^rank 1: MemoryError"):
+        evaluator.evaluate(other)
+    assert other.collectives == world.collectives  # whichever rank fails, all make the same exchanges
+
+
+def test_what_a_user_can_mend_is_said_as_it_is(evaluator, monkeypatch):
+    def fail(*_: object) -> None:
+        raise UserError("Install mecab-ko.")
+
+    monkeypatch.setattr(validation, "score_translations", fail)
+    with pytest.raises(EvaluationFailedError, match=r"^rank 0: Install mecab-ko\.$"):
+        evaluator.evaluate()
 
 
 def test_every_batch_gives_a_heartbeat(evaluator, monkeypatch):
