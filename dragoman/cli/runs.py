@@ -193,6 +193,7 @@ def _watch_live(run: RunFolder, num_lines: int) -> "Observation":
 
 def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
     """Prints log lines as they are written, above a progress bar; returns how the run ended."""
+    from dragoman.monitoring.progress_line import ProgressFigures
     from dragoman.monitoring.sinks import RunConsole
     from dragoman.run.line_follower import LineFollower
     from dragoman.run.status import planned_training
@@ -212,12 +213,10 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
                 console.say(line)
             last.update(last_records(metrics.read_lines()))
             figures = progress_figures(run, observation, last)
+            score = "" if figures["bleu"] is None else f"BLEU {figures['bleu']:.1f}"
             console.show_progress(
                 figures["step"] or 0,
-                figures["loss"],
-                figures["bleu"],
-                figures["target_tokens_per_second"] or 0.0,
-                figures["seconds_left"] or 0.0,
+                ProgressFigures(figures["loss"], score, figures["target_tokens_per_second"], figures["seconds_left"]),
             )
 
         return _follow_run(run, show)

@@ -103,6 +103,11 @@ class MicroBatch:
     target_input: Indices
     target_output: Indices
 
+    @property
+    def num_target_tokens(self) -> int:
+        """Number of target tokens, EOS included and padding not."""
+        return int(np.count_nonzero(self.target_output != PAD_ID))
+
     def first_pair(self) -> "MicroBatch":
         """Returns the first pair alone, without padding."""
         source_length, target_length = self.source_lengths[0], (self.target_output[0] != PAD_ID).sum()
@@ -257,7 +262,7 @@ def _describe_step(taken: Sequence[PlannedMicroBatch], virtual_workers: int) -> 
 def fixed_batches(pairs: ParallelIds, budget: int, chosen: Indices | None = None) -> list[Indices]:
     """Returns batches that hold each pair of a split, or each chosen pair, once; the same for every run."""
     chosen = np.arange(pairs.num_pairs) if chosen is None else chosen
-    longer_side = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen]).astype(np.int64) + 1
+    longer_side = np.maximum(*pairs.lengths(chosen)) + 1
     by_length = np.argsort(longer_side, kind="stable")
     return _cut_by_budget(chosen[by_length], longer_side[by_length], budget)
 

@@ -3,23 +3,22 @@
 TensorBoard tags are those of OpenSeq2Seq where it has the same figure.
 """
 
-import json
-import math
 import os
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import IO, Any, Self, TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from dragoman.monitoring.buffered_file import BufferedFile
+from dragoman.monitoring.progress_line import ProgressFigures, ProgressLines
+from dragoman.run.files import to_json_line
 from dragoman.run.processes import CONSOLE_VARIABLE
-from dragoman.run.units import format_seconds
 
 TENSORBOARD_TAGS = {
     ("train", "loss"): "train_loss",
@@ -49,16 +48,11 @@ class RunConsole:
         stream = sys.stderr if os.environ.get(CONSOLE_VARIABLE) == "stderr" else sys.stdout
         file = cast("IO[str]", _StreamIgnoringFullDisk(stream))
         self._console = Console(file=file, highlight=False, soft_wrap=True, markup=False, emoji=False)
-        self._is_terminal = self._console.is_terminal
-        self._progress = Progress(
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
-            console=self._console,
-            expand=True,
-            disable=not self._is_terminal,
-        )
-        self._task = self._progress.add_task("training", total=num_steps, figures="")
+        # A request for colours alone (FORCE_COLOR) also makes rich take a file for a terminal.
+        self._is_terminal = self._console.is_terminal and stream.isatty() and not self._console.is_dumb_terminal
+        # Transient: the line is erased at the end, so that nobody takes it for a run that still goes on.
+        self._progress = ProgressLines(console=self._console, disable=not self._is_terminal, transient=True)
+        self._task = self._progress.add_task("training", total=num_steps, figures=ProgressFigures())
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -79,20 +73,12 @@ class RunConsole:
             self._console.print(text)
         self._write_log(text)
 
-    def show_progress(
-        self, step: int, loss: float | None, bleu: float | None, tokens_per_second: float, seconds_left: float
-    ) -> None:
-        """Updates the progress bar; does nothing outside a terminal."""
-        figures = [
-            f"loss {loss:.3f}" if loss is not None else "",
-            f"BLEU {bleu:.1f}" if bleu is not None else "",
-            f"{tokens_per_second:,.0f} tokens/s" if tokens_per_second else "",
-            f"{format_seconds(seconds_left)} left" if tokens_per_second else "",
-        ]
-        self._progress.update(self._task, completed=step, figures="  ".join(filter(None, figures)))
+    def show_progress(self, step: int, figures: ProgressFigures) -> None:
+        """Updates the progress line; does nothing outside a terminal."""
+        self._progress.update(self._task, completed=step, figures=figures)
 
     def _write_log(self, text: str) -> None:
-        self.log_file.write(f"{text}\n".encode())
+        self.log_file.write(f"{text}\n".encode(errors="backslashreplace"))
 
 
 class _StreamIgnoringFullDisk:
@@ -133,13 +119,7 @@ class MetricsFile:
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """Writes one record on one line."""
-        record = {"time": time.time(), "kind": kind, "step": step} | {k: _finite(v) for k, v in figures.items()}
-        self.file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
-
-def _finite(value: Any) -> Any:
-    """Replaces NaN and infinity, which JSON does not have, by null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        self.file.write(to_json_line({"time": time.time(), "kind": kind, "step": step} | figures))
 
 
 class TensorBoardFile:
@@ -148,7 +128,7 @@ class TensorBoardFile:
     TensorBoard's own EventFileWriter dies of a full disk, in its own thread; torch's wrapper takes a second to import.
     """
 
-    def __init__(self, folder: Path, first_step: int) -> None:
+    def __init__(self, folder: Path, resumed_step: int | None) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -156,15 +136,15 @@ class TensorBoardFile:
         self.file = BufferedFile(folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}")
         self._records = RecordWriter(self.file)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if first_step:
+        if resumed_step is not None:
             # Tells TensorBoard to drop points after the checkpoint this run continues from: they are written again.
             session = SessionLog(status=SessionLog.START)
-            self._add(Event(wall_time=time.time(), step=first_step + 1, session_log=session))
+            self._add(Event(wall_time=time.time(), step=resumed_step + 1, session_log=session))
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """Writes the figures that have a tag, and the parts of a step."""
         tagged = {TENSORBOARD_TAGS[kind, name]: figures[name] for name in figures if (kind, name) in TENSORBOARD_TAGS}
-        parts = {f"attribution/{name}": seconds for name, seconds in figures.get("attribution", {}).items()}
+        parts = {f"attribution/{name}": seconds for name, seconds in (figures.get("attribution") or {}).items()}
         self.write_scalars(step, tagged | parts)
 
     def write_scalars(self, step: int, values: dict[str, float]) -> None:
@@ -172,8 +152,12 @@ class TensorBoardFile:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        if values:
-            scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        scalars = [
+            Summary.Value(tag=tag, simple_value=float(value))
+            for tag, value in values.items()
+            if isinstance(value, Real)
+        ]
+        if scalars:
             self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def _add(self, event: Any) -> None:
@@ -183,9 +167,10 @@ class TensorBoardFile:
 class Sinks:
     """All files that records of a run are written to."""
 
-    def __init__(self, metrics: Path, tensorboard: Path, first_step: int) -> None:
+    def __init__(self, metrics: Path, tensorboard: Path, resumed_step: int | None) -> None:
+        """`resumed_step` is the step of the checkpoint a run continues from; None for a new run."""
         self._metrics = MetricsFile(metrics)
-        self._tensorboard = TensorBoardFile(tensorboard, first_step)
+        self._tensorboard = TensorBoardFile(tensorboard, resumed_step)
         self.files = (self._metrics.file, self._tensorboard.file)
 
     def write(self, kind: str, step: int, figures: dict[str, Any]) -> None:

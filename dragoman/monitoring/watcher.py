@@ -1,33 +1,58 @@
 """Reports of rank 0 about the run, as log lines in the format of OpenSeq2Seq and as records; other ranks are silent."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, Prediction, predict_from_steps
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.diagnosis.wording import describe_parts, describe_prediction
 from dragoman.monitoring.buffered_file import DiskTroubleReporter
+from dragoman.monitoring.pace import FinishedStep, Pace
+from dragoman.monitoring.progress_line import ProgressFigures
 from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import PredictionRecord, parse_records, records_of
+from dragoman.run.records import PredictionRecord, RestartRecord, TrainRecord, parse_records, records_of
+from dragoman.run.units import format_duration
 
-_PREDICTION_MARK = '"prediction"'
+_PREDICTION_MARK, _RESTART_MARK, _TRAIN_MARK = '"prediction"', '"restart"', '"train"'
+_NUM_RECENT_RECORDS = 5
+_FIRST_LINES = (1, 3, 10)
+"""Steps after the start that get a line in a log too: every log_every-th step may be an hour."""
+_SCORE_PATTERNS = {"bleu": "BLEU {:.1f}", "chrf": "chrF {:.1f}", "loss": "dev loss {:.3f}"}
 
 
 def read_predicted_seconds(run: RunFolder, num_workers: int) -> float | None:
     """Returns the seconds per step that a resumed run predicted for as many workers; None if it did not."""
-    try:
-        with LineFollower(run.metrics) as metrics:
-            # Only these lines are parsed: a long run has tens of thousands of others, and a restart should be quick.
-            lines = [line for line in metrics.read_lines() if _PREDICTION_MARK in line]
-    except UserError:
-        return None
+    lines = [line for line in _metrics_lines(run) if _PREDICTION_MARK in line]
     records = records_of(parse_records(lines), PredictionRecord)
     same = [record for record in records if record.workers == num_workers]
     return same[-1].seconds_per_step.predicted if same else None
+
+
+def read_recorded_seconds(run: RunFolder, num_workers: int) -> float | None:
+    """Returns the seconds per step that a resumed run recorded last; None if it had another number of workers then."""
+    lines = _metrics_lines(run)
+    starts = [number for number, line in enumerate(lines) if _PREDICTION_MARK in line or _RESTART_MARK in line]
+    begin = starts[-1] if starts else 0
+    [start, *_] = [*parse_records(lines[begin : begin + 1]), None]
+    is_same = isinstance(start, PredictionRecord | RestartRecord) and start.workers == num_workers
+    recent = [line for line in lines[begin:] if _TRAIN_MARK in line][-_NUM_RECENT_RECORDS:]
+    records = records_of(parse_records(recent), TrainRecord) if is_same else []
+    seconds = [record.seconds_per_step for record in records if record.seconds_per_step]
+    return median(seconds) if seconds else None
+
+
+def _metrics_lines(run: RunFolder) -> list[str]:
+    """Reads the lines of metrics.jsonl, to parse only a few: a long run has tens of thousands of them."""
+    try:
+        with LineFollower(run.metrics) as metrics:
+            return list(metrics.read_lines())
+    except UserError:
+        return []
 
 
 class PredictionCheck:
@@ -78,11 +103,11 @@ class Watcher:
     def say(self, text: str) -> None:
         """Shows a message."""
 
-    def restarted(self, step: int, figures: dict[str, Any]) -> None:
-        """Reports that the run continues from a checkpoint."""
+    def restarted(self, step: int, figures: dict[str, Any], spent_seconds: float = 0.0) -> None:
+        """Reports that the run continues from a checkpoint, and its training time so far."""
 
-    def progressed(self, step: int, seconds: float | None = None) -> None:
-        """Reports a step and how long it took."""
+    def progressed(self, step: int, finished: FinishedStep | None = None) -> None:
+        """Reports a step and its figures."""
 
     def predicted(self, step: int, prediction: Prediction) -> None:
         """Reports how long steps are expected to take."""
@@ -110,52 +135,69 @@ class RunWatcher(Watcher):
         self,
         console: RunConsole,
         sinks: Sinks,
-        num_steps: int,
+        pace: Pace,
         prediction_check: PredictionCheck | None = None,
         system: SystemFigures | None = None,
+        metric: str = "bleu",
     ) -> None:
         self._console = console
         self._sinks = sinks
+        self._pace = pace
         self._prediction_check = prediction_check or PredictionCheck()
         self._system = system
         self._disk_trouble = DiskTroubleReporter((console.log_file, *sinks.files))
-        self._num_steps = num_steps
-        self._train: dict[str, Any] = {"loss": None, "seconds_per_step": 0.0, "target_tokens_per_second": 0.0}
-        self._bleu: float | None = None
+        self._metric = metric
+        self._score = ""
+        self._num_progressed = 0
 
     def say(self, text: str) -> None:
         """Shows a message."""
         self._console.say(text)
         self._report_disk_trouble()
 
-    def restarted(self, step: int, figures: dict[str, Any]) -> None:
-        """Reports that the run continues from a checkpoint."""
+    def restarted(self, step: int, figures: dict[str, Any], spent_seconds: float = 0.0) -> None:
+        """Reports that the run continues from a checkpoint, and its training time so far."""
         self._sinks.write("restart", step, figures)
         self._console.say(f"Continuing from the checkpoint of step {step}.")
+        self._pace.spend(spent_seconds)
+        self._say_expectation(step)
 
-    def progressed(self, step: int, seconds: float | None = None) -> None:
-        """Reports a step and how long it took."""
-        if seconds is not None and (prediction := self._prediction_check.add_step(seconds)) is not None:
-            self._sinks.write("prediction", step, prediction.to_json())
-        train = self._train
-        seconds_left = (self._num_steps - step) * train["seconds_per_step"]
-        self._console.show_progress(step, train["loss"], self._bleu, train["target_tokens_per_second"], seconds_left)
+    def progressed(self, step: int, finished: FinishedStep | None = None) -> None:
+        """Reports a step and its figures."""
+        if finished is not None:
+            self._pace.add_step(finished)
+            if (prediction := self._prediction_check.add_step(finished.seconds)) is not None:
+                self._sinks.write("prediction", step, prediction.to_json())
+                self._say_expectation(step)
+            self._num_progressed += 1
+            if self._num_progressed in _FIRST_LINES:
+                self._console.log(f"step {step}: {', '.join(filter(None, self._progress_figures(step).texts()))}")
+        self._console.show_progress(step, self._progress_figures(step))
         self._report_disk_trouble()
 
+    def _progress_figures(self, step: int) -> ProgressFigures:
+        pace = self._pace
+        return ProgressFigures(pace.loss, self._score, pace.tokens_per_second, pace.seconds_left(step))
+
     def predicted(self, step: int, prediction: Prediction) -> None:
-        """Reports how long steps are expected to take."""
+        """Reports how long steps are expected to take, and the whole run."""
         self._prediction_check.expect(prediction)
+        self._pace.expect(prediction.seconds)
         self._sinks.write("prediction", step, prediction.to_json())
-        for line in describe_prediction(prediction):
+        for line in describe_prediction(prediction) if prediction.parts else []:
             self._console.say(line)
+        self._say_expectation(step)
         for advice in prediction.advice:
             self._console.say(f"What would help: {advice}")
         for problem in prediction.problems:
             self._console.say(f"PROBLEM: {problem}")
 
+    def _say_expectation(self, step: int) -> None:
+        if expectation := self._pace.describe_expectation(step):
+            self._console.say(expectation)
+
     def trained(self, step: int, figures: dict[str, Any], sample: PredictionSample | None) -> None:
         """Reports the figures of an interval of steps."""
-        self._train = figures
         figures = figures | self._prediction_check.compare(figures["seconds_per_step"])
         system = self._system.read() if self._system else None
         self._sinks.write("train", step, figures | system.to_record() if system else figures)
@@ -166,7 +208,7 @@ class RunWatcher(Watcher):
         self._console.log(
             f"***     {figures['target_tokens_per_second']:,.0f} target tokens/s, "
             f"learning rate {figures['learning_rate']:.3e}, gradient norm {figures['gradient_norm']:.3f}, "
-            f"padding {figures['padding_share']:.1%}"
+            f"padding {figures['padding_share']:.1%}{self._time_left(step)}"
         )
         if "attribution" in figures:
             self._console.log(f"***     A step: {describe_parts(figures['attribution'])}")
@@ -183,7 +225,9 @@ class RunWatcher(Watcher):
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """Reports an evaluation on the dev set."""
-        self._bleu = figures["bleu"]
+        is_first = self._pace.evaluation_seconds is None
+        self._pace.evaluation_seconds = figures["seconds"]
+        self._score = _SCORE_PATTERNS[self._metric].format(figures[self._metric])
         self.progressed(step)
         self._sinks.write("evaluation", step, figures)
         self._console.log("*** Running evaluation on a validation set:")
@@ -192,6 +236,13 @@ class RunWatcher(Watcher):
             f"step {step}: BLEU {figures['bleu']:.2f} on the dev set, loss {figures['loss']:.4f}, "
             f"in {figures['seconds']:.1f} s ({figures['signature']})"
         )
+        if is_first:
+            self._say_expectation(step)
+
+    def _time_left(self, step: int) -> str:
+        """The end of a log line; empty where the time is not known."""
+        seconds = self._pace.seconds_left(step)
+        return "" if seconds is None else f", {format_duration(seconds)} left"
 
     def saved(self, step: int, figures: dict[str, Any]) -> None:
         """Reports a saved checkpoint."""

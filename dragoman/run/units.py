@@ -9,6 +9,9 @@ from dragoman.run.errors import UsageError
 BITS_PER_BYTE = 8
 _MAX_SECONDS = 10**13
 """Longest time that a timedelta can hold, roughly; files may hold any number."""
+_EXACT_SECONDS = 600
+"""Durations below this are given to the second."""
+_DAYS_WITH_HOURS = 100
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _RATE = re.compile(
@@ -61,6 +64,24 @@ def _scaled(rate: float, unit: str) -> str:
 def format_seconds(seconds: float) -> str:
     """Formats seconds as hours, minutes and seconds: 1:02:03."""
     return str(timedelta(seconds=round(max(-_MAX_SECONDS, min(seconds, _MAX_SECONDS)))))
+
+
+def format_duration(seconds: float) -> str:
+    """Formats a rough duration with its one or two largest units: 45 s, 12 min, 1 h 05 min, 2 days 3 h."""
+    number = round(max(0.0, min(seconds, _MAX_SECONDS)))
+    if number < 60:
+        return f"{number} s"
+    minutes, rest = divmod(number, 60)
+    if number < _EXACT_SECONDS and rest:
+        return f"{minutes} min {rest} s"
+    minutes = round(number / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min" if minutes % 60 else f"{minutes // 60} h"
+    days, hours = divmod(round(number / 3600), 24)
+    name = "day" if days == 1 else "days"
+    return f"{days:,} {name} {hours} h" if hours and days < _DAYS_WITH_HOURS else f"{days:,} {name}"
 
 
 def format_figure(pattern: str, value: float | None) -> str:

@@ -68,6 +68,8 @@ class StepResult:
     """Sums over this rank's target tokens only; still on the device."""
     gradient_norm: float
     """Norm of the gradient of the mean loss over the global batch, before clipping; the same on every rank."""
+    own_loss: float
+    """The smoothed loss in `loss_sums`, as a number."""
 
     @property
     def is_finite(self) -> bool:
@@ -110,7 +112,11 @@ class Learner:
         self.clock.switch(Part.WAITING)
         summed = self.gradients.finish()
         self.clock.switch(Part.OPTIMIZER)
-        result = StepResult(totals, self._average_and_clip(summed, num_target_tokens * gradient_scale))
+        # Both in one transfer, which waits for the device: the NaN guard needs the norm.
+        norm, own_loss = torch.stack([torch.linalg.vector_norm(summed), totals.smoothed]).tolist()
+        divisor = num_target_tokens * gradient_scale
+        self._average_and_clip(summed, norm / divisor, divisor)
+        result = StepResult(totals, norm / divisor, own_loss)
         beat("updating the weights")
         if result.is_finite:
             self.optimizer.step()
@@ -124,12 +130,10 @@ class Learner:
             self.model, batch, self.settings.precision, self.settings.label_smoothing, gradient_scale
         )
 
-    def _average_and_clip(self, summed: Tensor, divisor: float) -> float:
-        """Divides the summed gradient, clips its norm in the same pass, and returns the norm before clipping."""
-        norm = float(torch.linalg.vector_norm(summed)) / divisor  # waits for the device: the NaN guard needs it
+    def _average_and_clip(self, summed: Tensor, norm: float, divisor: float) -> None:
+        """Divides the summed gradient and, in the same pass, clips the norm it has then."""
         too_long = self.settings.clip_norm > 0 and norm > self.settings.clip_norm
         summed.mul_((self.settings.clip_norm / norm if too_long else 1.0) / divisor)
-        return norm
 
 
 def virtual_worker_seed(seed: int, step: int, virtual_worker: int) -> int:

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -33,8 +34,10 @@ from dragoman.diagnosis.prediction import (
     Contention,
     MeasuredLink,
     Measurements,
+    Prediction,
     Transfer,
     assemble_step,
+    predict_from_steps,
     transfer_seconds,
 )
 from dragoman.monitoring.interval import IntervalParts, combine_parts
@@ -58,6 +61,8 @@ ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
 """Shares of the given time: steps without exchange, all-reduces of rising size, all-reduces inside one machine."""
 _WARM_UP_SHARE = 0.05
 FEW_STEPS, MOST_STEPS = 3, 12
+BRIEF_SECONDS, BRIEF_STEPS = 5.0, 5
+"""Longest time and most steps of a rehearsal that only predicts the duration."""
 _QUARTERS_MEASURED = 4
 """Longest time to measure the fixed share, in steps."""
 _INSIDE_BYTES = 2**22
@@ -119,6 +124,19 @@ class Rehearsal:
         self._make_whole_steps()
         self._report()
         return self.measured
+
+    def time_steps(self) -> list[float]:
+        """Collective: makes a few whole steps in the given time, and one at least; returns the seconds of each.
+
+        The first step also prepares kernels: it counts only where there is no time for another one.
+        """
+        beat("rehearsing whole steps")
+        self._exchange_gradients()
+        first = self._slowest_seconds(self._make_steps(1))
+        if first > self._budget:
+            return [first]
+        num_steps = int((self._budget - self._elapsed()) / first)
+        return self._mean_seconds(self._make_steps(max(1, min(BRIEF_STEPS, num_steps))))
 
     def _report(self) -> None:
         self.measured.seconds = self._elapsed()
@@ -215,17 +233,19 @@ class Rehearsal:
         if num_steps < 1:
             return
         beat("rehearsing whole steps")
-        assert isinstance(self._learner.gradients, SilentGradients)
-        self._learner.gradients.is_silent = False
+        self._exchange_gradients()
         if num_steps > FEW_STEPS:
             self._make_steps(1)
         steps = self._make_steps(num_steps)
         parts = self._parts(steps)
-        # The mean over ranks: all make the same steps, but a step begins a little earlier on one rank than on another.
-        seconds = self._world.sum_numbers([_total(step) for step in steps])
-        self.measured.steps = [each / self._world.size for each in seconds]
+        self.measured.steps = self._mean_seconds(steps)
         self.measured.step_parts = parts.attribution
         self.measured.work_by_rank, self.measured.slowest = self._typical_work(steps), parts.slowest
+
+    def _exchange_gradients(self) -> None:
+        """Makes the following steps exchange their gradients."""
+        assert isinstance(self._learner.gradients, SilentGradients)
+        self._learner.gradients.is_silent = False
 
     def _make_steps(self, num_steps: int) -> list[TimedStep]:
         self._clock.restart()
@@ -244,6 +264,11 @@ class Rehearsal:
     def _slowest_seconds(self, steps: list[TimedStep]) -> float:
         """Collective: returns the seconds of the last step on the slowest rank."""
         return self._world.largest_numbers([_total(steps[-1])])[0]
+
+    def _mean_seconds(self, steps: list[TimedStep]) -> list[float]:
+        """Collective: returns the seconds of each step, mean over ranks, which begin it at different moments."""
+        seconds = self._world.sum_numbers([_total(step) for step in steps])
+        return [each / self._world.size for each in seconds]
 
     def _parts(self, steps: list[TimedStep]) -> IntervalParts:
         return combine_parts(TimedStep(), steps, self._world)
@@ -265,11 +290,22 @@ def rehearse(
     seconds: float,
     note: Callable[[Measurements], None] = lambda _: None,
 ) -> Measurements:
-    """Collective: measures, and frees the model it measured with."""
-    watched = settings.model_copy(update={"monitoring": settings.monitoring.model_copy(update={"attribution": True})})
-    measured = Rehearsal(watched, corpus, world, seconds, note).run()
+    """Collective: measures everything, and frees the model it measured with."""
+    measured = Rehearsal(_timed(settings), corpus, world, seconds, note).run()
     gc.collect()  # gradients and hooks refer to each other; on a GPU their memory is needed at once
     return measured
+
+
+def rehearse_briefly(settings: Settings, corpus: PreparedCorpus, world: World) -> Prediction:
+    """Collective: times a few steps only, for a prediction of the run's duration, and frees the model."""
+    steps = Rehearsal(_timed(settings), corpus, world, BRIEF_SECONDS).time_steps()
+    gc.collect()
+    return replace(predict_from_steps(steps, world.size), basis="rehearsal")
+
+
+def _timed(settings: Settings) -> Settings:
+    """Switches the clock of steps on, whether or not the run uses it."""
+    return settings.model_copy(update={"monitoring": settings.monitoring.model_copy(update={"attribution": True})})
 
 
 def describe_own_interface(

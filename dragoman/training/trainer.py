@@ -14,6 +14,7 @@ from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.evaluation.validation import evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.monitoring.interval import TrainMeters, read_parts
+from dragoman.monitoring.pace import FinishedStep
 from dragoman.monitoring.watcher import PredictionSample, Watcher
 from dragoman.run.commands import resume_command
 from dragoman.run.config import Settings
@@ -125,7 +126,7 @@ class Trainer:
                 self._evaluation = None
                 seconds = time.perf_counter() - begin
                 self._measure(plan, result, seconds)
-                self._watcher.progressed(self.step, seconds)
+                self._watcher.progressed(self.step, self._finished_step(plan, result, batches, seconds))
                 reason = StopReason(vote.result())
                 if reason <= StopReason.COST and self.step >= settings.training.max_steps:
                     reason = StopReason.STEPS  # even if a budget ends with it: nothing is left to do
@@ -167,7 +168,8 @@ class Trainer:
                 "training.global_batch_tokens / virtual_workers)."
             )
         if self._is_resumed:
-            self._watcher.restarted(self.step, {"workers": self._world.size, "cause": self._restart_cause})
+            figures = {"workers": self._world.size, "cause": self._restart_cause}
+            self._watcher.restarted(self.step, figures, self._spent.seconds)
 
     def _measure(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
         meters = self._meters
@@ -180,6 +182,12 @@ class Trainer:
         if result.is_finite:
             meters.gradient_norm_sum += result.gradient_norm
             meters.num_finite_norms += 1
+
+    def _finished_step(
+        self, plan: StepPlan, result: StepResult, batches: dict[int, MicroBatch], seconds: float
+    ) -> FinishedStep:
+        num_own_tokens = sum(batch.num_target_tokens for batch in batches.values())
+        return FinishedStep(seconds, plan.num_target_tokens, result.own_loss, num_own_tokens, self._spent.seconds)
 
     def _measure_fixed_cost(self, batches: dict[int, MicroBatch]) -> None:
         """Measures once, when caches are warm, the time of a batch that does not depend on its number of tokens."""

@@ -31,19 +31,27 @@ from dragoman.cluster.rendezvous import Rendezvous, join_rendezvous
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
+from dragoman.diagnosis.prediction import Prediction
 from dragoman.diagnosis.verdict import verdict_of_run
 from dragoman.model.device import choose_device
+from dragoman.monitoring.pace import Pace, RunLength
 from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.system_figures import SystemFigures
-from dragoman.monitoring.watcher import PredictionCheck, RunWatcher, Watcher, read_predicted_seconds
+from dragoman.monitoring.watcher import (
+    PredictionCheck,
+    RunWatcher,
+    Watcher,
+    read_predicted_seconds,
+    read_recorded_seconds,
+)
 from dragoman.run.commands import command_for
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import end_with_parent
-from dragoman.training.rehearsal import rehearse
+from dragoman.training.rehearsal import rehearse, rehearse_briefly
 from dragoman.training.resuming import ResumePlan, plan_resume
 from dragoman.training.run_setup import copy_tokenizers
 from dragoman.training.stopping import StopNotice, StopReason
@@ -106,7 +114,7 @@ def _join(rendezvous: Rendezvous) -> World:
     start_heartbeat(rendezvous.rank)
     keep_freed_memory()
     _avoid_trapping_kernels()
-    torch.set_num_threads(threads_of_this_worker(rendezvous.num_local))
+    torch.set_num_threads(threads_of_this_worker(rendezvous.num_sharing_cores))
     return join_world(rendezvous, choose_device(rendezvous.local_rank))
 
 
@@ -182,9 +190,8 @@ def _train(
             if sampler.trouble:
                 print(sampler.trouble, file=sys.stderr, flush=True)
         watcher = _open_watcher(run, settings, world, console, resume, stack) if console else Watcher()
-        if resume.is_new_run and _is_check_wanted(settings, world):
-            watcher.say(f"Measuring steps and links for up to {_CHECK_SECONDS:.0f} s (--no-check skips this) …")
-            watcher.predicted(0, predict_and_advise(rehearse(settings, corpus, world, _CHECK_SECONDS)))
+        if resume.is_new_run and settings.cluster.check != "never":
+            watcher.predicted(0, _predict(settings, corpus, world, watcher))
         trainer = Trainer(run, settings, corpus, world, watcher, resume, notice, restart_cause)
         reason = trainer.train()
         if console:
@@ -210,12 +217,17 @@ def _open_watcher(
     expected_seconds = None if resume.is_new_run else read_predicted_seconds(run, world.size)
     sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, resume.step))
     prediction_check = PredictionCheck(world.size, expected_seconds)
-    return RunWatcher(console, sinks, settings.training.max_steps, prediction_check, SystemFigures(run))
+    recorded_seconds = None if resume.is_new_run else read_recorded_seconds(run, world.size)
+    pace = Pace(RunLength.from_settings(settings), recorded_seconds or expected_seconds)
+    return RunWatcher(console, sinks, pace, prediction_check, SystemFigures(run), settings.evaluation.metric)
 
 
-def _is_check_wanted(settings: Settings, world: World) -> bool:
-    is_default = settings.cluster.check == "machines"
-    return world.num_machines > 1 if is_default else settings.cluster.check == "always"
+def _predict(settings: Settings, corpus: PreparedCorpus, world: World, watcher: Watcher) -> Prediction:
+    """Collective: measures a few steps of a model that is then discarded; with several machines also their links."""
+    if world.num_machines == 1 and settings.cluster.check != "always":
+        return rehearse_briefly(settings, corpus, world)
+    watcher.say(f"Measuring steps and links for up to {_CHECK_SECONDS:.0f} s (--no-check skips this) …")
+    return predict_and_advise(rehearse(settings, corpus, world, _CHECK_SECONDS))
 
 
 def _record_failure(run: RunFolder, rank: int, error: Exception) -> None:

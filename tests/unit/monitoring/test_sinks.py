@@ -2,13 +2,16 @@
 
 import errno
 import json
+import math
 import os
 import sys
 import time
 from io import FileIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman.monitoring import buffered_file
@@ -87,7 +90,7 @@ TRAIN = {
 
 
 def test_tensorboard_reads_the_tags_of_openseq2seq(tmp_path):
-    file = TensorBoardFile(tmp_path, first_step=0)
+    file = TensorBoardFile(tmp_path, resumed_step=None)
     file.write("train", 50, TRAIN)
     file.write("train", 100, TRAIN | {"loss": 1.25})
     file.write("evaluation", 100, {"loss": 1.75, "bleu": 26.5, "signature": "text, not a number"})
@@ -118,36 +121,47 @@ def test_all_tags_of_openseq2seq_are_written_and_no_tag_twice():
 
 
 def test_events_can_be_read_during_the_run(tmp_path):
-    file = TensorBoardFile(tmp_path, first_step=0)
+    file = TensorBoardFile(tmp_path, resumed_step=None)
     file.write("train", 50, TRAIN)
     assert read_events(tmp_path)["train_loss"] == [(50, 1.5)]
     file.file.close()
 
 
 def test_a_continued_run_replaces_the_points_it_repeats(tmp_path):
-    first = TensorBoardFile(tmp_path, first_step=0)
+    first = TensorBoardFile(tmp_path, resumed_step=None)
     for step in (50, 100, 150):
         first.write("train", step, {"loss": 1.0})
     first.file.close()
-    second = TensorBoardFile(tmp_path, first_step=100)  # the checkpoint was of step 100
+    second = TensorBoardFile(tmp_path, resumed_step=100)  # the checkpoint was of step 100
     second.write("train", 150, {"loss": 2.0})
     second.write("train", 200, {"loss": 2.0})
     second.file.close()
     assert read_events(tmp_path)["train_loss"] == [(50, 1.0), (100, 1.0), (150, 2.0), (200, 2.0)]
 
 
+def test_a_run_continued_from_step_0_replaces_all_points(tmp_path):
+    """A run that is killed before its first checkpoint starts again with the one of step 0."""
+    first = TensorBoardFile(tmp_path, resumed_step=None)
+    first.write("train", 50, {"loss": 1.0})
+    first.file.close()
+    second = TensorBoardFile(tmp_path, resumed_step=0)
+    second.write("train", 50, {"loss": 2.0})
+    second.file.close()
+    assert read_events(tmp_path)["train_loss"] == [(50, 2.0)]
+
+
 def test_events_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch):
     monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
-    file = TensorBoardFile(tmp_path, first_step=0)
+    file = TensorBoardFile(tmp_path, resumed_step=None)
     file.write("train", 1, {"loss": 1.0})
-    whole = buffered_file._write_all
+    whole = buffered_file.write_all
 
     def fill_up(opened: FileIO, data: bytes) -> None:
         whole(opened, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(buffered_file, "_write_all", fill_up)
+        full_disk.setattr(buffered_file, "write_all", fill_up)
         file.write("train", 2, {"loss": 2.0})
         file.write("train", 3, {"loss": 3.0})
         assert read_events(tmp_path)["train_loss"] == [(1, 1.0)]
@@ -157,14 +171,14 @@ def test_events_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_a_record_without_tagged_figures_writes_no_event(tmp_path):
-    file = TensorBoardFile(tmp_path, first_step=0)
+    file = TensorBoardFile(tmp_path, resumed_step=None)
     file.write("checkpoint", 5, {"path": "x", "bytes": 3})
     file.file.close()
     assert read_events(tmp_path) == {}
 
 
 def test_all_sinks_get_every_record(tmp_path):
-    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", first_step=0) as sinks:
+    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", resumed_step=None) as sinks:
         sinks.write("train", 50, TRAIN)
         sinks.write("checkpoint", 50, {"path": "checkpoints/step-00000050"})
     assert [record["kind"] for record in read_records(tmp_path / "metrics.jsonl")] == ["train", "checkpoint"]
@@ -172,7 +186,7 @@ def test_all_sinks_get_every_record(tmp_path):
 
 
 def test_the_parts_of_a_step_and_figures_of_machines_are_scalars(tmp_path):
-    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 0) as sinks:
+    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", None) as sinks:
         sinks.write("train", 10, {"attribution": {"forward": 0.5, "straggler": 0.25}, "slowest": {"rank": 1}})
         sinks.write_scalars(10, {"system/a/cpu": 0.75})
     events = read_events(tmp_path / "tensorboard")
@@ -182,6 +196,52 @@ def test_the_parts_of_a_step_and_figures_of_machines_are_scalars(tmp_path):
     [record] = read_records(tmp_path / "metrics.jsonl")
     assert record["slowest"] == {"rank": 1}
     assert "system/a/cpu" not in record
+
+
+# Figures that JSON or TensorBoard do not have
+
+
+HOLDS_ITSELF: dict[str, object] = {}
+HOLDS_ITSELF["again"] = HOLDS_ITSELF
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (math.nan, None),
+        (
+            {"forward": math.nan, "links": [1.0, -math.inf, (math.inf,)]},
+            {"forward": None, "links": [1.0, None, [None]]},
+        ),
+        (np.float32(0.5), 0.5),
+        (np.float32("nan"), None),
+        (np.float64("inf"), None),
+        ({np.int64(3): np.int64(4)}, {"3": 4}),
+        (np.array([1.0, np.nan]), [1.0, None]),
+        (torch.tensor([[1.0, math.nan]]), [[1.0, None]]),
+        (Path("a/b"), "a/b"),
+        ({"a"}, ["a"]),
+        (True, True),
+        ("caf\udce9", "caf\udce9"),
+    ],
+    ids=repr,
+)
+def test_a_figure_that_json_does_not_have_never_ends_training(tmp_path, value, written):
+    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", None) as sinks:
+        sinks.write("train", 1, {"odd": value, "loss": 1.5})
+        sinks.write("train", 2, {"loss": value})
+    first, second = read_records(tmp_path / "metrics.jsonl")
+    assert (first["odd"], first["loss"], second["loss"]) == (written, 1.5, written)
+    assert read_events(tmp_path / "tensorboard")["train_loss"][0] == (1, 1.5)
+
+
+def test_a_record_that_cannot_be_written_at_all_leaves_a_line(tmp_path):
+    with Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", None) as sinks:
+        sinks.write("train", 1, {"odd": HOLDS_ITSELF})
+        sinks.write("train", 2, {"loss": 1.5})
+    lost, kept = read_records(tmp_path / "metrics.jsonl")
+    assert "..." in lost
+    assert kept["loss"] == 1.5
 
 
 # The terminal and log.txt

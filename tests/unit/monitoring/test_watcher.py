@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.diagnosis.prediction import NUM_FIRST_STEPS, NUM_SKIPPED_STEPS, predict_from_steps
+from dragoman.diagnosis.step_model import Step
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.monitoring import buffered_file
+from dragoman.monitoring.pace import FinishedStep, Pace, RunLength
 from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.watcher import (
     PredictionCheck,
@@ -20,6 +22,7 @@ from dragoman.monitoring.watcher import (
     Watcher,
     openseq2seq_duration,
     read_predicted_seconds,
+    read_recorded_seconds,
 )
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_seconds
@@ -40,11 +43,11 @@ SAMPLE = PredictionSample(source=["<s>", "▁The", "▁tour"], target=["<s>", "�
 def watched(tmp_path):
     """A watcher, and functions that read log.txt and the records."""
     with (
-        Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 0) as sinks,
+        Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", None) as sinks,
         RunConsole(tmp_path / "log.txt", num_steps=1_000) as console,
     ):
         yield (
-            RunWatcher(console, sinks, num_steps=1_000),
+            RunWatcher(console, sinks, Pace(RunLength(num_steps=1_000, evaluate_every=100))),
             lambda: (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines(),
             lambda: [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()],
         )
@@ -104,24 +107,81 @@ def test_parts_of_a_step_are_logged_and_recorded(watched):
 
 def test_a_prediction_is_shown_with_advice_and_every_record_has_its_error(watched):
     watcher, lines, records = watched
-    rehearsed = predict_from_steps([2.0, 2.0], 2)
+    rehearsed = replace(predict_from_steps([2.0, 2.0], 2), step=Step({"forward": 2.0}))
     watcher.predicted(0, replace(rehearsed, advice=["A faster port."], problems=["A slow host."]))
     watcher.trained(100, FIGURES, None)
     assert lines()[0].startswith("Predicted: 2 s per step")
-    assert lines()[1:3] == ["What would help: A faster port.", "PROBLEM: A slow host."]
+    assert lines()[1:5] == [
+        "A step: forward 100%.",
+        "Expected: about 33 min for 1,000 steps at 2 s a step, and evaluations come on top.",
+        "What would help: A faster port.",
+        "PROBLEM: A slow host.",
+    ]
     prediction, train = records()
     assert (prediction["kind"], prediction["seconds_per_step"]["predicted"]) == ("prediction", 2.0)
     assert train["predicted_seconds_per_step"] == 2.0
     assert train["prediction_error"] == pytest.approx(FIGURES["seconds_per_step"] / 2 - 1)
 
 
-def test_without_measurements_the_first_steps_give_a_prediction(watched):
+def test_a_brief_rehearsal_only_says_how_long_the_run_takes(watched):
+    watcher, lines, records = watched
+    watcher.predicted(0, predict_from_steps([1.4], 2))
+    assert lines() == ["Expected: about 23 min for 1,000 steps at 1.4 s a step, and evaluations come on top."]
+    assert records()[0]["seconds_per_step"]["predicted"] == 1.4
+
+
+def test_without_measurements_the_first_steps_give_a_prediction_and_an_expectation(watched):
     watcher, lines, records = watched
     for step in range(1, 41):
-        watcher.progressed(step, 0.5)
+        watcher.progressed(step, FinishedStep(0.5))
     [prediction] = records()
     assert (prediction["kind"], prediction["basis"]) == ("prediction", "first steps")
-    assert lines() == []
+    assert lines()[-1] == (
+        "Expected: about 8 min 14 s for 988 more steps at 0.5 s a step, and evaluations come on top."
+    )
+
+
+def test_loss_speed_and_time_left_are_logged_from_the_first_step_on(watched):
+    watcher, lines, _ = watched
+    for step in range(1, 12):
+        watcher.progressed(step, finished_step(2.0 if step == 1 else 1.0, loss=8.0))
+    assert lines() == [
+        "step 1: loss 8.000, 500 tokens/s, 33 min left",
+        "step 3: loss 8.000, 1,000 tokens/s, 17 min left",  # the slow first step does not count any more
+        "step 10: loss 8.000, 1,000 tokens/s, 16 min left",
+    ]
+
+
+def finished_step(seconds: float, loss: float = 1.0) -> FinishedStep:
+    return FinishedStep(seconds, num_target_tokens=1_000, loss_sum=500 * loss, num_loss_tokens=500)
+
+
+def test_a_regular_line_tells_the_time_left(watched):
+    watcher, lines, _ = watched
+    watcher.progressed(100, finished_step(2.0))
+    watcher.trained(100, FIGURES, None)
+    assert lines()[-1].endswith("padding 8.3%, 30 min left")
+
+
+def test_evaluations_join_the_expectation_as_soon_as_one_was_timed(watched):
+    watcher, lines, _ = watched
+    watcher.progressed(100, finished_step(2.0))
+    watcher.evaluated(100, EVALUATION | {"seconds": 60.0})
+    assert lines()[-1] == "Expected: about 39 min for 900 more steps at 2 s a step, evaluations included."
+    num_lines = len(lines())
+    watcher.evaluated(200, EVALUATION)
+    assert not any(line.startswith("Expected") for line in lines()[num_lines:])
+
+
+def test_a_resumed_run_says_how_long_it_still_takes(tmp_path):
+    with (
+        Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", None) as sinks,
+        RunConsole(tmp_path / "log.txt", num_steps=1_000) as console,
+    ):
+        RunWatcher(console, sinks, Pace(RunLength(1_000), expected_seconds=3.0)).restarted(400, {"workers": 2})
+    assert (tmp_path / "log.txt").read_text().splitlines()[1] == (
+        "Expected: about 30 min for 600 more steps at 3 s a step, and evaluations come on top."
+    )
 
 
 def test_a_known_verdict_is_shown_and_recorded(watched):
@@ -148,7 +208,7 @@ def test_disk_trouble_and_its_end_are_reported_once(watched, monkeypatch):
     watcher, lines, records = watched
     monkeypatch.setattr(buffered_file, "RETRY_SECONDS", 0.0)
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(buffered_file, "_write_all", fail)
+        full_disk.setattr(buffered_file, "write_all", fail)
         for step in range(1, 6):
             watcher.trained(step, FIGURES, None)
             watcher.progressed(step)
@@ -275,7 +335,24 @@ def test_the_last_prediction_for_the_same_number_of_workers_counts(run):
     assert read_predicted_seconds(run, 8) is None
 
 
+def train_values(seconds: float) -> dict[str, object]:
+    return {"kind": "train", "step": 1, "seconds_per_step": seconds}
+
+
+def test_a_resumed_run_knows_the_speed_it_recorded_last_with_as_many_workers(run):
+    write_records(run, prediction_values(9.0), *(train_values(seconds) for seconds in (5.0, 1.0, 2.0, 3.0, 2.0, 9.0)))
+    assert read_recorded_seconds(run, 2) == 2.0
+    assert read_recorded_seconds(run, 4) is None
+    restart = {"kind": "restart", "step": 1, "workers": 4}
+    write_records(run, prediction_values(9.0), train_values(5.0), restart, train_values(7.0))
+    assert read_recorded_seconds(run, 4) == 7.0
+    assert read_recorded_seconds(run, 2) is None
+    write_records(run, train_values(5.0))
+    assert read_recorded_seconds(run, 2) is None
+
+
 def test_a_run_without_records_has_no_prediction(run):
+    assert read_recorded_seconds(run, 2) is None
     assert read_predicted_seconds(run, 2) is None
 
 
