@@ -21,7 +21,7 @@ VOCAB_SIZE = 2_000
 NUM_SHOWN = 5
 
 
-def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -> dict[str, Any]:
+def run_demo(run: RunFolder, num_workers: int | None, overrides: list[str], say: Say) -> dict[str, Any]:
     """Writes the corpus, prepares it, trains, evaluates, and suggests what to try next; returns the scores."""
     require_free_folder(run)
     say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
@@ -29,9 +29,10 @@ def run_demo(run: RunFolder, num_workers: int, overrides: list[str], say: Say) -
     say(f"2. Preparing them in {run.prepared}")
     with progress_bars() as show:
         prepare_corpus(prepare_settings(corpus), run.prepared, say, show)
-    say(f"3. Training on {num_workers} worker processes")
-    create_run(run, demo_settings(run, overrides), num_workers)
-    if not launch_run(run, Placement.on_this_machine(num_workers)):
+    say("3. Training")
+    placement = Placement.on_this_machine(num_workers)
+    create_run(run, demo_settings(run, overrides), placement.num_workers)
+    if not launch_run(run, placement):
         return {}
     say("4. Evaluating on sentences never seen in training")
     loaded = load_run(run.path, say=say)

@@ -13,6 +13,7 @@ from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, message_printer, print_json, say
 from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
+from dragoman.run.processes import waiting_variables
 
 if TYPE_CHECKING:
     from dragoman.cluster.environment import RankInfo
@@ -24,7 +25,7 @@ Overrides = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one on a machine without GPU."),
+    typer.Option("--workers", "-w", help="Worker processes. Default: one per GPU, or one per core without GPU."),
 ]
 Hosts = Annotated[
     str | None, typer.Option(metavar="A:N,B:N", help="Hosts to use over ssh, with the number of workers on each.")
@@ -54,7 +55,7 @@ def add_train_commands(app: typer.Typer) -> None:
 
 def demo(
     run_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/demo.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes.")] = 2,
+    workers: Workers = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -76,6 +77,10 @@ def train(
         list[Path] | None, typer.Option(metavar="FILE", help="Your own source text, instead of a config.")
     ] = None,
     target: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Its translation, line by line.")] = None,
+    languages: Annotated[
+        str | None,
+        typer.Option(metavar="EN-DE", help="With --source: source and target language. Default: detected."),
+    ] = None,
     overrides: Overrides = None,
     workers: Workers = None,
     hosts: Hosts = None,
@@ -90,7 +95,9 @@ def train(
     ] = None,
     check: Annotated[
         bool | None,
-        typer.Option("--check/--no-check", help="Measure machines and links first. Default: with several machines."),
+        typer.Option(
+            "--check/--no-check", help="What to measure before step 1: all, or nothing. Default: cluster.check."
+        ),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Train in the background, also after logout.")] = False,
     run_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/NAME.")] = None,
@@ -108,7 +115,8 @@ def train(
         changes.append(f"cluster.hang_timeout={hang_timeout}")
     if check is not None:
         changes.append(f'cluster.check="{"always" if check else "never"}"')
-    request = _TrainRequest(config, tuple(source or ()), tuple(target or ()), changes, run_dir, resume, is_continued)
+    text = (tuple(source or ()), tuple(target or ()), languages)
+    request = _TrainRequest(config, *text, changes, run_dir, resume, is_continued)
     request.check()
     if (rank_info := find_rank_info()) is not None:
         if workers is not None or hosts is not None or detach:
@@ -138,6 +146,7 @@ class _TrainRequest:
     config: Path | None
     source: tuple[Path, ...]
     target: tuple[Path, ...]
+    languages: str | None
     changes: list[str]
     run_dir: Path | None
     is_resumed: bool
@@ -150,6 +159,8 @@ class _TrainRequest:
                 raise UsageError("Give either a config (or --resume) or --source and --target, not both.")
             if not (self.source and self.target):
                 raise UsageError("Give both --source and --target.")
+        elif self.languages:
+            raise UsageError("--languages is for use with --source and --target.")
         elif self.config is None and not self.is_resumed:
             raise UsageError("Nothing to train: give a config, or --source and --target, or --resume --run-dir RUN.")
         if self.is_resumed and self.run_dir is None and self.config is None:
@@ -188,9 +199,10 @@ def _train_from_here(
     """Starts workers on this machine or on hosts, waits for the end, and returns scores if there are any."""
     tell(f"Run folder: {run.path}")
     if request.source:
-        from dragoman.cli.own_text import train_on_own_text
+        from dragoman.cli.own_text import OwnText, train_on_own_text
 
-        return train_on_own_text(run, request.source, request.target, request.changes, placement, tell)
+        text = OwnText(request.source, request.target, request.languages)
+        return train_on_own_text(run, text, request.changes, placement, tell)
     from dragoman.launch.launcher import launch_run
 
     is_resumed = request.make_ready(run, placement.num_workers, placement.is_only_this_machine)
@@ -201,6 +213,7 @@ def _train_from_here(
 def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool) -> None:
     """Trains as one of the processes that another launcher started; a restarted one continues the run."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported, which reads it once
+    os.environ.update(waiting_variables())
     if rank_info.launcher == "mpirun":
         # mpirun gives its first process a terminal even if its own output goes to a file: show no progress bars.
         os.environ.setdefault("TTY_COMPATIBLE", "0")
@@ -234,7 +247,7 @@ def place_workers(
     if hosts is None:
         if is_data_sent or ssh_config or min_hosts > 1:
             raise UsageError("--send-data, --ssh-config and --min-hosts are for use with --hosts.")
-        return Placement.on_this_machine(num_workers(workers))
+        return Placement.on_this_machine(workers)
     if workers is not None:
         raise UsageError("Give either --workers or --hosts A:N,B:N, not both: N is the number of workers on each host.")
     parsed = parse_hosts(hosts)
@@ -250,15 +263,6 @@ def print_run(run: RunFolder, figures: dict[str, Any]) -> None:
     from dragoman.run.summary import summarise_run
 
     print_json(summarise_run(run) | figures)
-
-
-def num_workers(asked: int | None) -> int:
-    """Returns the number the user asked for, or one per GPU, at least one."""
-    if asked is not None:
-        return asked
-    from dragoman.launch.hosts import count_gpus
-
-    return max(1, count_gpus())
 
 
 def unused_run_dir(name: str) -> Path:

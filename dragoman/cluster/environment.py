@@ -4,12 +4,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dragoman.run.processes import num_cores
+from dragoman.run.processes import num_physical_cores
 
 CAUSE_VARIABLE = "DRAGOMAN_RESTART_CAUSE"
 """Tells restarted workers why they were restarted; they record it."""
 RESUMED_VARIABLE = "DRAGOMAN_RESUMED"
 """Tells workers that the run must continue from a checkpoint and must not start at step 0."""
+LAUNCH_VARIABLE = "DRAGOMAN_LAUNCH"
+"""Tells workers which launcher started them, by a name that no other launcher has."""
+LAUNCH_SECONDS_VARIABLE = "DRAGOMAN_LAUNCH_SECONDS"
+"""Tells hosts how long the launcher had been running when it started this attempt."""
+LAUNCH_BEGIN_VARIABLE = "DRAGOMAN_LAUNCH_BEGIN"
+"""Tells workers when their launcher began, by time.monotonic() of their own machine."""
 CHECK_SECONDS_VARIABLE = "DRAGOMAN_CHECK_SECONDS"
 """Tells the workers of `dragoman check` how long they may measure."""
 PARENT_VARIABLE = "DRAGOMAN_PARENT"
@@ -85,11 +91,9 @@ def _slurm_rank(environment: Mapping[str, str]) -> RankInfo | None:
     )
 
 
-def threads_of_this_worker(num_local_workers: int) -> int:
-    """Returns the number set in the environment, else the cores this process is bound to, else an equal share."""
+def threads_of_this_worker(num_sharing_cores: int) -> int:
+    """Returns the number set in the environment, otherwise an equal share of the cores this process may use."""
     for variable in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         if (value := os.environ.get(variable, "")).isdecimal():
             return max(1, int(value))
-    # Fewer cores than the machine has: the launcher has bound this process to cores of its own.
-    is_bound = num_cores() < (os.cpu_count() or 1)
-    return num_cores() if is_bound else max(1, num_cores() // num_local_workers)
+    return max(1, num_physical_cores() // num_sharing_cores)

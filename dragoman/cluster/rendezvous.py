@@ -20,6 +20,7 @@ from dragoman.cluster.addresses import TRY_SECONDS, interface_of, own_addresses
 from dragoman.cluster.environment import RankInfo
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, write_json
+from dragoman.run.processes import own_cores
 
 RENDEZVOUS_SECONDS = 120.0
 POLL_SECONDS = 0.2
@@ -35,7 +36,8 @@ class Rendezvous:
     rank: int
     size: int
     local_rank: int
-    num_local: int
+    num_sharing_cores: int
+    """Ranks, this one included, that may use cores which this one may use too."""
     machines: tuple[str, ...] = ("",)
     """The machine of each rank, by a name no other machine has."""
 
@@ -43,14 +45,14 @@ class Rendezvous:
 def join_rendezvous(rank_info: RankInfo, folder: Path) -> Rendezvous:
     """Collective: waits for all processes and chooses the network interface that reaches them."""
     store = _store_at_address(rank_info) if "MASTER_ADDR" in os.environ else _store_through_file(rank_info, folder)
-    machines = _exchange_machines(rank_info, store)
+    machines, num_sharing_cores = _exchange_machines(rank_info, store)
     order = sorted(range(rank_info.size), key=lambda rank: (machines.index(machines[rank]), rank))
     local = [rank for rank in order if machines[rank] == machines[rank_info.rank]]
     if not any(os.environ.get(variable) for variable in INTERFACE_VARIABLES):
         _choose_interface(rank_info, store, machines)
     names = _distinct_names([machines[rank] for rank in order])
     return Rendezvous(
-        store, order.index(rank_info.rank), rank_info.size, local.index(rank_info.rank), len(local), names
+        store, order.index(rank_info.rank), rank_info.size, local.index(rank_info.rank), num_sharing_cores, names
     )
 
 
@@ -124,10 +126,13 @@ def remove_rendezvous_file(rank_info: RankInfo, folder: Path) -> None:
         _rendezvous_file(rank_info, folder).unlink(missing_ok=True)
 
 
-def _exchange_machines(rank_info: RankInfo, store: Store) -> list[str]:
-    """Collective: returns an identifier of the machine of each rank."""
-    store.set(f"machine/{rank_info.rank}", _machine_id())
-    return [store.get(f"machine/{rank}").decode() for rank in range(rank_info.size)]
+def _exchange_machines(rank_info: RankInfo, store: Store) -> tuple[list[str], int]:
+    """Collective: returns an identifier of the machine of each rank, and how many ranks share cores with this one."""
+    cores = own_cores()
+    store.set(f"machine/{rank_info.rank}", json.dumps([_machine_id(), sorted(cores)]))
+    answers = [json.loads(store.get(f"machine/{rank}")) for rank in range(rank_info.size)]
+    sharing = [machine for machine, of_rank in answers if machine == _machine_id() and not cores.isdisjoint(of_rank)]
+    return [str(machine) for machine, _ in answers], len(sharing)
 
 
 def _machine_id() -> str:

@@ -13,8 +13,9 @@ from dragoman.cluster.heartbeat import STARTING, Beat
 from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host, LaunchPlan
+from dragoman.launch.worker_count import threads_per_worker
 from dragoman.run.files import write_text
-from dragoman.run.processes import CONSOLE_VARIABLE
+from dragoman.run.processes import CONSOLE_VARIABLE, waiting_variables
 
 TICK_SECONDS = 0.1
 REPEAT_SECONDS = 1.0
@@ -259,16 +260,10 @@ class Attempt:
 def worker_environment(host: ReadyHost) -> dict[str, str]:
     """Returns the variables for the workers of a host; a person's own values on this machine are used on every host."""
     chosen = {
-        "OMP_NUM_THREADS": str(threads_per_worker(host)),
+        "OMP_NUM_THREADS": str(threads_per_worker(host.num_cores, host.num_workers)),
         # Without them gloo or NCCL may choose an interface that does not reach the other hosts.
         "GLOO_SOCKET_IFNAME": host.interface,
         "NCCL_SOCKET_IFNAME": host.interface,
         CONSOLE_VARIABLE: "",
     }
-    return {name: os.environ.get(name, value) for name, value in chosen.items()}
-
-
-def threads_per_worker(host: ReadyHost) -> int:
-    """Divides the cores among the workers: more threads than cores would slow each other down."""
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    return int(chosen) if chosen.isdecimal() else max(1, host.num_cores // host.num_workers)
+    return {name: os.environ.get(name, value) for name, value in chosen.items()} | waiting_variables()

@@ -14,6 +14,7 @@ from dragoman.launch.host_connections import HostConnections, ReadyHost, require
 from dragoman.launch.host_program import CHECK_PREFIX
 from dragoman.launch.hosts import LaunchPlan, Placement
 from dragoman.launch.supervision import StopSignals
+from dragoman.launch.worker_count import place_on_cores
 from dragoman.run.config import Settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json
@@ -34,6 +35,9 @@ class CheckResult:
 
 def check_machines(settings: Settings, placement: Placement, seconds: float, say: Say) -> CheckResult:
     """Measures on the hosts that are up; a host that is down, or is lost during the check, is reported as a problem."""
+    placement, choice = place_on_cores(placement, settings)
+    if choice:
+        say(choice)
     with tempfile.TemporaryDirectory(prefix=CHECK_PREFIX) as folder, StopSignals() as signals:
         run = RunFolder(Path(folder))
         create_run(run, settings, placement.num_workers)

@@ -19,7 +19,7 @@ import dragoman
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
-from dragoman.run.processes import num_cores
+from dragoman.run.processes import num_physical_cores
 
 if TYPE_CHECKING:
     from dragoman.run.config import Settings
@@ -37,7 +37,7 @@ class Host:
 
     name: str
     num_workers: int | None = None
-    """None: one per GPU, or one on a machine without GPUs."""
+    """None: one per GPU; without GPUs one per core of this machine if it is alone, otherwise one per machine."""
 
     @property
     def is_this_machine(self) -> bool:
@@ -56,8 +56,8 @@ class Placement:
     is_data_sent: bool = False
 
     @classmethod
-    def on_this_machine(cls, num_workers: int) -> Self:
-        """Places all workers on this machine."""
+    def on_this_machine(cls, num_workers: int | None = None) -> Self:
+        """Places all workers on this machine; None lets the launcher choose their number."""
         return cls((Host("localhost", num_workers),))
 
     @property
@@ -68,7 +68,7 @@ class Placement:
     @property
     def num_workers(self) -> int:
         """Number of workers, as far as it is known before the hosts are asked."""
-        return sum(host.num_workers or 1 for host in self.hosts)
+        return sum(1 if host.num_workers is None else host.num_workers for host in self.hosts)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def gather_facts(run: RunFolder, prepared: Path, token: str) -> HostFacts:
         code=code_fingerprint(),
         torch=version("torch"),
         python=sys.version.split()[0],
-        num_cores=num_cores(),
+        num_cores=num_physical_cores(),
         num_gpus=count_gpus(),
         data=data_fingerprint(prepared),
         config=config_fingerprint(run),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.launch.hosts import LaunchPlan, Placement
 from dragoman.launch.supervision import supervise
+from dragoman.launch.worker_count import place_on_cores
 from dragoman.model.shape import count_parameters, resolve_shape
 from dragoman.run.commands import command_for
 from dragoman.run.config import Settings, load_settings
@@ -75,6 +76,9 @@ BYTES_PER_PARAMETER = 12
 def launch_run(run: RunFolder, placement: Placement, is_resumed: bool = False) -> bool:
     """Trains, with a status that everybody who sees the folder can read; False if the run was stopped early."""
     settings = load_settings(run.config)
+    placement, choice = place_on_cores(placement, settings)
+    if choice:
+        _say(run, choice)
     initial = RunStatus.starting(settings.training.max_steps, placement.num_workers)
     with lock_run(run), StatusFile(run, initial) as status:
         plan = LaunchPlan.from_settings(run, settings, placement, WORKER_MODULE, kept_bytes(settings), is_resumed)

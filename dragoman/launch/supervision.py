@@ -5,6 +5,7 @@ other hosts share its virtual workers, and it rejoins when it returns. An error 
 """
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -12,11 +13,17 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Self
 
-from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE
-from dragoman.launch.attempt import Attempt, Order, Outcome, threads_per_worker
+from dragoman.cluster.environment import (
+    CAUSE_VARIABLE,
+    LAUNCH_SECONDS_VARIABLE,
+    LAUNCH_VARIABLE,
+    RESUMED_VARIABLE,
+)
+from dragoman.launch.attempt import Attempt, Order, Outcome
 from dragoman.launch.connection import HostError
 from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost, require_enough_virtual_workers
 from dragoman.launch.hosts import LaunchPlan
+from dragoman.launch.worker_count import threads_per_worker
 from dragoman.run.errors import UserError
 from dragoman.run.processes import CONSOLE_VARIABLE
 from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested
@@ -82,6 +89,8 @@ class _Supervisor:
         self._is_stop_requested = False
         self._last_look = 0.0
         self._farthest_step = 0
+        self._name = secrets.token_hex(8)
+        self._begin = time.monotonic()
         self._num_restarts = self._num_without_progress = 0
 
     def run(self) -> str:
@@ -114,7 +123,12 @@ class _Supervisor:
             last_restart_cause=cause,
             message=None,
         )
-        environment = {CAUSE_VARIABLE: cause or "", RESUMED_VARIABLE: "1" if self._plan.is_resumed else ""}
+        environment = {
+            CAUSE_VARIABLE: cause or "",
+            RESUMED_VARIABLE: "1" if self._plan.is_resumed else "",
+            LAUNCH_VARIABLE: self._name,
+            LAUNCH_SECONDS_VARIABLE: str(time.monotonic() - self._begin),
+        }
         attempt = self._current = Attempt(self._plan, hosts, environment)
         outcome = attempt.follow(port, self._next_order)
         if outcome.step:
@@ -213,8 +227,9 @@ class _Supervisor:
         for host in hosts:
             last_rank = first_rank + host.num_workers - 1
             ranks = f"rank {first_rank}" if last_rank == first_rank else f"ranks {first_rank} to {last_rank}"
+            num_threads = threads_per_worker(host.num_cores, host.num_workers)
             self._say(
-                f"{host.name}: {ranks}, {threads_per_worker(host)} of {host.num_cores} cores each, "
+                f"{host.name}: {ranks}, {num_threads} of {host.num_cores} cores each, "
                 f"network {host.interface} ({host.address})."
             )
             first_rank = last_rank + 1

@@ -93,13 +93,13 @@ def _read(path: Path) -> str:
 
 
 def waiting_variables() -> dict[str, str]:
-    """Returns variables that make threads sleep while they wait for each other; none if a person has chosen.
+    """Returns variables that make threads sleep while they wait for each other, or what a person has chosen instead.
 
     They must be set before torch is imported. Threads that keep a core busy while they wait slow down those they wait
     for, if another program has taken one of the cores.
     """
-    is_chosen = any(os.environ.get(name) for name in _WAITING_VARIABLES)
-    return {} if is_chosen else {"OMP_WAIT_POLICY": "passive"}
+    chosen = {name: value for name in _WAITING_VARIABLES if (value := os.environ.get(name))}
+    return chosen or {"OMP_WAIT_POLICY": "passive"}
 
 
 # The end of a parent

@@ -1,7 +1,5 @@
 """Ranks from the environment: each launcher is known by its variables; a shell inside a job is not a launcher."""
 
-import os
-
 import pytest
 
 from dragoman.cluster import environment
@@ -95,24 +93,13 @@ def test_torchrun_comes_before_mpirun_before_srun():
 @pytest.fixture
 def machine(monkeypatch):
     """A machine of 8 cores without variables about threads."""
-
-    def bind_to(num_cores: int) -> None:
-        monkeypatch.setattr(environment, "num_cores", lambda: num_cores)
-
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    bind_to(8)
-    return bind_to
+    monkeypatch.setattr(environment, "num_physical_cores", lambda: 8)
 
 
-def test_cores_are_divided_among_workers(machine):
+def test_cores_are_divided_among_the_workers_that_share_them(machine):
     assert [threads_of_this_worker(workers) for workers in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
-
-
-def test_a_worker_bound_to_cores_of_its_own_uses_them_all(machine):
-    machine(2)
-    assert threads_of_this_worker(4) == 2
 
 
 @pytest.mark.parametrize(

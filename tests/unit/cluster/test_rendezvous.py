@@ -41,7 +41,7 @@ def run_process(rank: int, size: int, machine: str, folder: Path, answers: Queue
     rendezvous._machine_id = lambda: machine
     met = join_rendezvous(RankInfo(rank, size, 0, "srun", "job-1"), folder)
     interfaces = {os.environ.get(name) for name in INTERFACE_VARIABLES}
-    answers.put((rank, (met.rank, met.size, met.local_rank, met.num_local), interfaces))
+    answers.put((rank, (met.rank, met.size, met.local_rank, met.num_sharing_cores), interfaces))
     have_all_answered.wait(60)  # rank 0 owns the store
 
 
@@ -67,7 +67,7 @@ def test_processes_find_each_other_through_a_file_and_ranks_are_packed_by_machin
 
 def test_a_single_process_finds_itself(tmp_path):
     met = join_rendezvous(RankInfo(0, 1, 0, "srun", "job-1"), tmp_path)
-    assert (met.rank, met.size, met.local_rank, met.num_local) == (0, 1, 0, 1)
+    assert (met.rank, met.size, met.local_rank, met.num_sharing_cores) == (0, 1, 0, 1)
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
     assert [path.name for path in tmp_path.iterdir()] == [".meeting-job-1.json"]
     remove_rendezvous_file(RankInfo(0, 1, 0, "srun", "job-1"), tmp_path)

@@ -21,12 +21,12 @@ from dragoman.launch.attempt import (
     describe_hang,
     find_hang,
     save_hang_report,
-    threads_per_worker,
     worker_environment,
 )
 from dragoman.launch.connection import WorkersEnd
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host
+from dragoman.launch.worker_count import threads_per_worker
 
 HANG_TIMEOUT, HOST_TIMEOUT = 10.0, 2.0
 LOST_PEER = "Worker 0 failed: RuntimeError: Connection closed by peer"
@@ -415,8 +415,18 @@ def test_cores_are_divided_among_workers_unless_a_person_chose(monkeypatch, num_
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
     host = ready("a", num_workers, num_cores)
-    assert threads_per_worker(host) == threads
+    assert threads_per_worker(num_cores, num_workers) == threads
     assert worker_environment(host)["OMP_NUM_THREADS"] == (variable or str(threads))
+
+
+def test_waiting_threads_of_workers_sleep_unless_a_person_chose(monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    assert worker_environment(ready("a"))["OMP_WAIT_POLICY"] == "passive"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    environment = worker_environment(ready("a"))
+    assert environment["GOMP_SPINCOUNT"] == "1000"  # on other hosts too
+    assert "OMP_WAIT_POLICY" not in environment
 
 
 def test_workers_use_the_interface_that_was_found_unless_a_person_chose(monkeypatch):
