@@ -16,7 +16,7 @@ from dragoman.diagnosis.wording import BOTTLENECK_WORDS, format_step
 from dragoman.report.answers.speed import describe_hours
 from dragoman.report.compose import collect_facts
 from dragoman.report.content import Chart, Comparison, ReportSection, Series, Table, format_value
-from dragoman.report.evidence import Curve, Evidence, Floats
+from dragoman.report.evidence import Curve, Evidence, Floats, curve
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_figure
@@ -30,6 +30,8 @@ _MAX_SENTENCES = 100_000
 _MOST_WORDS = 1e9
 """Largest count of a sentence: sums of larger ones might overflow."""
 SIGNIFICANT = 0.05
+_SAME_BATCH = 1.05
+"""Batches whose sizes differ by less than this factor count as equal."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _figures(named: dict[str, Findings]) -> Table:
     rows = [
         row("trainer", [each.evidence.trainer for each in runs]),
         row("parameters", [format_figure("{:,.0f}", each.evidence.parameters) for each in runs]),
-        row("steps", [format_figure("{:,.0f}", each.evidence.last_step) for each in runs]),
+        row("steps", [_describe_steps(each.evidence) for each in runs]),
         row("last dev loss", [format_figure("{:.4f}", _last(each.dev_loss)) for each in runs]),
         row("best dev loss", [format_figure("{:.4f}", _lowest(each.dev_loss)) for each in runs]),
         row("last BLEU", [format_figure("{:.2f}", _last(each.bleu)) + _kind(each) for each in runs]),
@@ -106,6 +108,11 @@ def _figures(named: dict[str, Findings]) -> Table:
         row("limited by", [BOTTLENECK_WORDS.get(each.verdict.bottleneck, "") for each in runs]),
     ]
     return Table("Figures", ["", *named], rows, tuple(range(1, len(named) + 1)))
+
+
+def _describe_steps(evidence: Evidence) -> str:
+    seen = f" (the last {evidence.num_steps:,} in this log)" if evidence.unseen_steps else ""
+    return format_figure("{:,.0f}", evidence.last_step) + seen
 
 
 def _kind(findings: Findings) -> str:
@@ -127,9 +134,12 @@ def _charts(named: dict[str, Findings]) -> list[Chart]:
     }
     axes = {
         "step": ("by step", "step"),
+        "tokens": ("by target tokens", "target tokens"),
         "time": ("by time", "hours of training"),
         "cost": ("by cost", "cost"),
     }
+    if not _have_different_batches(named):
+        del axes["tokens"]
     charts = []
     for figure, (title, unit, curves) in figures.items():
         for axis, (how, label) in axes.items():
@@ -139,21 +149,42 @@ def _charts(named: dict[str, Findings]) -> list[Chart]:
                 is_shown = steps > 0
                 if x is not None and np.any(is_shown):
                     series.append(Series(name, x[is_shown].tolist(), values[is_shown].tolist()))
-            charts.append(Chart(f"{figure}-by-{axis}", f"{title} {how}", label, unit, series))
+            note = "" if axis == "step" else _describe_late_beginnings(named)
+            charts.append(Chart(f"{figure}-by-{axis}", f"{title} {how}", label, unit, series, note=note))
     return charts
 
 
+def _have_different_batches(named: dict[str, Findings]) -> bool:
+    """Whether the same step means different amounts of text; False where that is not known."""
+    sizes = [float(np.median(tokens)) for each in named.values() if len(tokens := _tokens_per_step(each))]
+    return len(sizes) == len(named) and max(sizes) > _SAME_BATCH * min(sizes) > 0
+
+
+def _tokens_per_step(findings: Findings) -> Floats:
+    """Target tokens per step of each timed interval; empty unless all have them."""
+    timed = [record for record in findings.evidence.train if record.seconds_per_step is not None]
+    _, rates = curve(timed, "target_tokens_per_second")
+    return rates * findings.evidence.step_seconds if len(rates) == len(timed) else np.empty(0)
+
+
+def _describe_late_beginnings(named: dict[str, Findings]) -> str:
+    late = {name: each.evidence.unseen_steps for name, each in named.items() if each.evidence.unseen_steps}
+    logs = [f"the log of {name} begins after step {step:,}" for name, step in late.items()]
+    return f"Counted from the beginning of each log; {', '.join(logs)}." if logs else ""
+
+
 def _along(findings: Findings, steps: Floats, axis: str) -> Floats | None:
-    """Returns the steps, the hours of training until each step, or their cost; None where that is not known."""
+    """Returns the steps, or the tokens, hours or cost until each step, since the log begins; None where not known."""
     if axis == "step":
         return steps
     price = findings.evidence.price_per_hour
-    if not len(findings.evidence.step_seconds) or (axis == "cost" and price is None):
+    per_step = _tokens_per_step(findings) if axis == "tokens" else findings.evidence.step_seconds / 3600
+    if not len(per_step) or (axis == "cost" and price is None):
         return None
-    ends = np.cumsum(findings.evidence.step_seconds * findings.interval_steps) / 3600
-    at = np.cumsum(findings.interval_steps)
-    hours = np.interp(steps, at, ends)
-    return np.asarray(hours * (price or 1.0) if axis == "cost" else hours, dtype=np.float64)
+    ends, _ = curve(findings.evidence.train, "seconds_per_step")
+    begin = float(ends[0] - findings.interval_steps[0])
+    spent = np.interp(steps, [begin, *ends], [0.0, *np.cumsum(per_step * np.diff(ends, prepend=begin))])
+    return np.asarray(spent * (price or 1.0) if axis == "cost" else spent, dtype=np.float64)
 
 
 def _differing_settings(named: dict[str, Findings]) -> dict[str, dict[str, Any]]:
@@ -217,15 +248,20 @@ def _compare_pair(best: str, other: str, translated: dict[str, DevTranslations])
 
 
 def _judge_losses(named: dict[str, Findings]) -> str:
-    """Compares the fitted curves at the last step that all have reached, relative to the noise of evaluations."""
+    """Compares the runs at the last step that all have reached, relative to the noise of evaluations."""
     last = min(float(each.dev_loss[0][-1]) for each in named.values())
-    if last < max(float(each.dev_loss[0][each.dev_loss[0] > 0][:1].sum()) for each in named.values()):
+    first = max(float(each.dev_loss[0][each.dev_loss[0] > 0][:1].sum()) for each in named.values())
+    if last < first:
         return "One run ended before another was first evaluated: their losses have no step in common."
     fits = {name: each.loss_forecast.fit for name, each in named.items() if each.loss_forecast is not None}
     if len(fits) < len(named):
-        ends = {name: _last(each.dev_loss) or 0.0 for name, each in named.items()}
-        best = min(ends, key=ends.__getitem__)
-        return f"{best} ends with the lowest dev loss, {ends[best]:.4f}; that may be chance, with so few evaluations."
+        # Between two evaluations, the loss is taken from the line that joins them.
+        found = {name: float(np.interp(last, *each.dev_loss)) for name, each in named.items()}
+        best = min(found, key=found.__getitem__)
+        return (
+            f"At step {int(last):,}, which all have reached, {best} has the lowest dev loss, {found[best]:.4f}; that may "
+            "be chance, with so few evaluations."
+        )
     values = {name: float(fit.curve([last]).value[0]) for name, fit in fits.items()}
     best, second = sorted(values, key=values.__getitem__)[:2]
     noise = math.hypot(fits[best].noise, fits[second].noise)

@@ -114,8 +114,10 @@ def collect_facts(findings: Findings) -> dict[str, Any]:
         "parameters": evidence.parameters,
         "ranks": evidence.num_ranks,
         "nodes": evidence.num_nodes,
+        "machines": evidence.machines.names,
         "hosts": evidence.facts.hosts or [],
         "steps": {"first": evidence.first_step, "last": evidence.last_step},
+        "num_steps": evidence.num_steps,
         "seconds": findings.wall_seconds,
         "cost": findings.cost,
         "seconds_per_step": times.to_json() if times else {"mean": None, "median": None, "p95": None, "drift": None},
@@ -199,12 +201,15 @@ def _describe_model(evidence: Evidence) -> str:
     size = f" with {evidence.parameters:,} parameters" if evidence.parameters else ""
     by = f" by {evidence.trainer}" if evidence.is_imported and evidence.trainer not in _CURVES_ONLY else ""
     steps = f"{evidence.last_step:,} steps"
+    if evidence.unseen_steps:
+        steps += f", of which this log shows the last {evidence.num_steps:,}"
     planned = evidence.settings.training.max_steps
     if planned is not None and planned > evidence.last_step:
         steps += f" of {planned:,} planned"
     workers = f" with {_counted(evidence.num_ranks, 'worker')}" if evidence.num_ranks else ""
     if workers and evidence.num_nodes:
-        workers += f" on {_counted(evidence.num_nodes, 'machine')}"
+        used = evidence.machines
+        workers += f" on {used.describe() if used.num_last else _counted(evidence.num_nodes, 'machine')}"
     return f"A model{size} was trained{by}{workers} for {steps}."
 
 

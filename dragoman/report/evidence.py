@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dragoman.model.shape import ModelShape, count_parameters, resolve_shape, shape_from_dict
+from dragoman.report.machines import sampled_span
 from dragoman.report.run_tables import (
     CorpusFacts,
     ImportedFile,
@@ -38,6 +39,7 @@ from dragoman.run.records import (
     parse_object,
     parse_record,
     records_of,
+    steps_covered,
     validate,
 )
 from dragoman.run.status import observe_run
@@ -49,6 +51,8 @@ MAX_TRAIN_RECORDS = 100_000
 """More are thinned out: a curve needs no more points, and a report must fit into memory."""
 _MAX_RECORD_CHARACTERS = 1_000_000
 MAX_SCORES = 1_000
+_MIDWAY_FACTOR = 3
+"""A log of another trainer begins midway if its first step is larger than this many of its longest intervals."""
 _MAX_REFUSED_SHOWN = 3
 
 
@@ -74,6 +78,27 @@ class Restart:
     repeated_seconds: float
     silent_seconds: float | None
     """Time from the last record to the restart; None where the records have no times."""
+
+
+@dataclass(frozen=True)
+class MachinesUsed:
+    """The machines of a run."""
+
+    num_last: int
+    """Number of machines at the end; 0 where it is not known."""
+    num_at_once: int
+    """Largest number at the same time; 0 where it is not known."""
+    names: list[str]
+    """All that were sampled."""
+
+    def describe(self) -> str:
+        """Says how many there were, and whether others took part earlier."""
+        now = f"{self.num_last:,} machine{'s' if self.num_last > 1 else ''}"
+        if len(self.names) <= self.num_last:
+            return now
+        if self.num_at_once == 1:
+            return f"{len(self.names):,} machines, one after the other"
+        return f"{now} at the end, and {len(self.names):,} in all"
 
 
 @dataclass
@@ -104,6 +129,10 @@ class Evidence:
     """None for our own runs."""
     train: list[TrainRecord]
     """Logged intervals of steps; steps that were trained again after a restart are there once."""
+    train_steps: list[int]
+    """Number of steps of each of these intervals."""
+    unseen_steps: int
+    """Steps before the first interval, of a log that begins in the middle of a run."""
     evaluations: list[EvaluationRecord]
     checkpoints: list[CheckpointRecord]
     restarts: list[Restart]
@@ -191,8 +220,26 @@ class Evidence:
         """Number of machines: measured, else by a log that names them all, else as stated, else by any log."""
         num_hosts = len(self.facts.hosts or [])
         is_complete = num_hosts * (self.facts.ranks_per_host or 0) == self.facts.num_ranks
-        measured = len(self.run.system_files())
+        measured = self.machines.num_last
         return measured or (num_hosts if is_complete else None) or self.known.nodes or num_hosts or None
+
+    @cached_property
+    def machines(self) -> "MachinesUsed":
+        """The machines that took part; a run that moved to another machine used one at a time."""
+        recorded = [record.num_machines for record in self.train if record.num_machines]
+        files = self.run.system_files()
+        spans = dict(filter(None, map(sampled_span, files)))
+        began = max((record.time or 0.0 for record in records_of(self.records, RestartRecord)), default=0.0)
+        # Clocks of machines may differ a little; a machine without any later sample was left behind.
+        last = [name for name, (_, end) in spans.items() if end > began] or list(spans)
+        num_at_once = max(recorded, default=0) or _most_at_once(list(spans.values()))
+        num_last = recorded[-1] if recorded else len(last) or len(files)
+        return MachinesUsed(num_last, num_at_once, sorted(spans))
+
+    @property
+    def num_steps(self) -> int | None:
+        """Number of different steps that the records are about."""
+        return None if self.last_step is None else max(0, self.last_step - self.unseen_steps)
 
     @property
     def price_per_hour(self) -> float | None:
@@ -222,13 +269,16 @@ def read_evidence(run: RunFolder, known: StatedFacts | None = None) -> Evidence:
     records = list(_thin_out(_read_records(run, refused)))
     kept, restarts = _without_repetitions(records)
     config, imported = read_config(run), read_imported(run)
+    train, train_steps, unseen_steps = _train_intervals(records, kept, imported is not None)
     return Evidence(
         run=run,
         known=known or StatedFacts(),
         config=config,
         settings=RecordedConfig.model_validate(config),
         imported=imported,
-        train=records_of(kept, TrainRecord),
+        train=train,
+        train_steps=train_steps,
+        unseen_steps=unseen_steps,
         evaluations=_last_of_each_step(records_of(kept, EvaluationRecord)),
         checkpoints=records_of(kept, CheckpointRecord),
         restarts=restarts,
@@ -324,6 +374,23 @@ def _without_repetitions(records: Sequence[Record]) -> tuple[list[Record], list[
     return [record for number, record in enumerate(records) if number not in dropped], restarts
 
 
+def _train_intervals(
+    records: Sequence[Record], kept: Sequence[Record], is_imported: bool
+) -> tuple[list[TrainRecord], list[int], int]:
+    """Returns the kept train records, the steps of each, and how many steps came before the first record of all."""
+    covered = zip(records_of(records, TrainRecord), steps_covered(records), strict=True)
+    by_record = {id(record): num_steps for record, num_steps in covered}
+    train = records_of(kept, TrainRecord)
+    steps = [by_record[id(record)] for record in train]
+    # A run that moved to a host without its earlier records begins with a restart.
+    unseen = records[0].step if records and isinstance(records[0], RestartRecord) else 0
+    if is_imported and len(steps) > 1 and steps[0] > _MIDWAY_FACTOR * max(steps[1:]):
+        # Other trainers do not say where their log begins: the first interval is taken to be as long as the others.
+        first = int(np.median(steps[1:]))
+        unseen, steps[0] = train[0].step - first, first
+    return train, steps, unseen
+
+
 def _restart(record: RestartRecord, repeated: Sequence[TrainRecord], before: Record) -> Restart:
     is_timed = before.time is not None and record.time is not None
     num_steps = max((each.step for each in repeated), default=record.step) - record.step
@@ -335,6 +402,11 @@ def _restart(record: RestartRecord, repeated: Sequence[TrainRecord], before: Rec
         repeated_seconds=num_steps * (sum(seconds) / len(seconds)) if seconds else 0.0,
         silent_seconds=max(0.0, (record.time or 0.0) - (before.time or 0.0)) if is_timed else None,
     )
+
+
+def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
+    """The largest number of spans that hold the same moment."""
+    return max((sum(begin <= moment <= end for begin, end in spans) for moment, _ in spans), default=0)
 
 
 def _last_of_each_step(evaluations: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:

@@ -20,7 +20,7 @@ from dragoman.diagnosis.overfitting import Overfitting, find_overfitting
 from dragoman.diagnosis.step_model import SHORTEST_STEP
 from dragoman.diagnosis.verdict import Verdict, verdict_of_records
 from dragoman.model.shape import ModelShape, load_preset, preset_names
-from dragoman.report.evidence import Curve, Evidence, Floats, curve
+from dragoman.report.evidence import Curve, Evidence, Floats, Restart, curve
 from dragoman.report.machines import MachineSeries, read_machines
 from dragoman.report.run_tables import scheduled_training
 from dragoman.run.config import TrainingSettings
@@ -127,13 +127,10 @@ class Findings:
     @cached_property
     def interval_steps(self) -> Floats:
         """Number of steps of each logged interval with a time."""
-        steps, _ = curve(self.evidence.train, "seconds_per_step")
-        if not len(steps):
-            return steps
-        between = np.diff(steps)
-        # The first interval has no record before it; a log may begin with step 0, or in the middle of a run.
-        first = min(float(steps[0]), float(np.median(between))) if len(between) else float(steps[0])
-        return np.asarray(np.maximum(1.0, np.concatenate([[first], between])), dtype=np.float64)
+        evidence = self.evidence
+        timed = zip(evidence.train, evidence.train_steps, strict=True)
+        steps = [num_steps for record, num_steps in timed if record.seconds_per_step is not None]
+        return np.maximum(1.0, np.array(steps, dtype=np.float64))
 
     @cached_property
     def step_times(self) -> StepTimes | None:
@@ -156,18 +153,30 @@ class Findings:
     @property
     def whole_step_seconds(self) -> float | None:
         """Seconds per step, with its share of evaluations and checkpoints."""
-        if self.training_seconds is not None and (num_steps := float(self.interval_steps.sum())):
-            return self.training_seconds / num_steps
+        if self.training_seconds is not None and self.evidence.num_steps:
+            return self.training_seconds / self.evidence.num_steps
         return self.step_times.mean if self.step_times else None
 
     @cached_property
     def wall_seconds(self) -> float | None:
-        """Time from the first record to the last."""
+        """Time from the first record to the last, without pauses; steps that were trained again count again."""
         facts = self.evidence.facts
         times = [record.time for record in self.evidence.records if record.time is not None]
         if facts.clock == "reconstructed" or len(times) < 2:
-            return self.training_seconds
-        return max(times) - min([*times, *([facts.started] if facts.started else [])])
+            repeated = sum(restart.repeated_seconds for restart in self.evidence.restarts)
+            return None if self.training_seconds is None else self.training_seconds + repeated
+        whole = max(times) - min([*times, *([facts.started] if facts.started else [])])
+        return max(0.0, whole - self.pause_seconds)
+
+    @property
+    def pauses(self) -> list[Restart]:
+        """Restarts by a person; a launcher that starts a run again records the cause, and other trainers say nothing."""
+        return [] if self.evidence.is_imported else [each for each in self.evidence.restarts if not each.cause]
+
+    @property
+    def pause_seconds(self) -> float:
+        """Time in which nobody trained, until a person continued the run."""
+        return sum(pause.silent_seconds or 0.0 for pause in self.pauses)
 
     @cached_property
     def cost(self) -> float | None:

@@ -45,27 +45,27 @@ class MachineSeries:
 def read_machines(run: RunFolder) -> MachineSeries:
     """Reads the samples of all machines of a run, line by line; empty where there are none."""
     spans: defaultdict[str, defaultdict[int, _Mean]] = defaultdict(lambda: defaultdict(_Mean))
-    found = MachineSeries()
-    edges = [edge for path in run.system_files() if (edge := _first_and_last_time(path)) is not None]
+    series = MachineSeries()
+    edges = [found[1] for path in run.system_files() if (found := sampled_span(path)) is not None]
     if not edges:
-        return found
+        return series
     begin, end = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
     width = max(1.0, (end - begin) / MAX_SPANS)
     for path in run.system_files():
         for sample in _samples(path):
             if not begin <= sample.time <= end:
                 continue
-            found.notes = list(dict.fromkeys([*found.notes, *sample.notes]))[:MAX_NOTES]
+            series.notes = list(dict.fromkeys([*series.notes, *sample.notes]))[:MAX_NOTES]
             for name, value in _utilisation(sample):
                 if name in spans or len(spans) < MAX_DEVICES:
                     span = spans[name][int((sample.time - begin) / width)]
                     span.total += value
                     span.count += 1
     numbers = sorted({number for means in spans.values() for number in means})
-    found.seconds = [(number + 0.5) * width for number in numbers]
+    series.seconds = [(number + 0.5) * width for number in numbers]
     for name, means in sorted(spans.items()):
-        found.devices[name] = [means[n].total / means[n].count if n in means else None for n in numbers]
-    return found
+        series.devices[name] = [means[n].total / means[n].count if n in means else None for n in numbers]
+    return series
 
 
 def _utilisation(sample: MachineSample) -> Iterator[tuple[str, float]]:
@@ -86,8 +86,8 @@ def _samples(path: Path) -> Iterator[MachineSample]:
         return
 
 
-def _first_and_last_time(path: Path) -> tuple[float, float] | None:
-    """Finds the span of a file by its first and last lines, so that the whole file is read only once."""
+def sampled_span(path: Path) -> tuple[str, tuple[float, float]] | None:
+    """Returns a machine's name and the times of its first and last sample, from both ends of its file."""
     try:
         with path.open("rb") as file:
             first = file.readline(MAX_LINE_BYTES)
@@ -95,5 +95,6 @@ def _first_and_last_time(path: Path) -> tuple[float, float] | None:
             last = file.read().split(b"\n")[-_NUM_LAST_LINES:]
     except OSError:
         return None
-    times = [sample.time for line in (first, *last) if (sample := parse_sample(line)) is not None]
-    return (min(times), max(times)) if times else None
+    samples = [sample for line in (first, *last) if (sample := parse_sample(line)) is not None]
+    times = [sample.time for sample in samples]
+    return (samples[0].node, (min(times), max(times))) if samples else None

@@ -89,6 +89,45 @@ class Utilisation(_Record):
     gpu: Number | None = None
 
 
+class ProgramLoad(_Record):
+    """A program that is not part of the run, and the cores it used."""
+
+    name: Text
+    pid: Count
+    cores: Seconds
+
+
+class MachineLoad(_Record):
+    """Who used the cores of a machine during an interval; all figures are means, in cores."""
+
+    host: Text = ""
+    num_cores: Seconds = 0
+    """Cores that the run may use; a container or job may have fewer than the machine."""
+    own_cores: Seconds = 0
+    """Used by the processes of the run."""
+    other_cores: Seconds = 0
+    """Used by other programs, among the cores that the run may use."""
+    stolen_cores: Seconds = 0
+    """Given to other virtual machines by the hypervisor."""
+    waiting_threads: Seconds = 0
+    """Threads of the run that were ready to run but had no core; the run itself may have too many threads."""
+    programs: list[ProgramLoad] = []
+    """The other programs that used most, as far as they can be seen from here."""
+
+    @property
+    def lost_cores(self) -> float:
+        """Cores that the run wanted and others had; it loses stolen time in proportion to its use."""
+        used = self.own_cores + self.other_cores
+        stolen = self.stolen_cores * self.own_cores / used if used > 0 else 0.0
+        return min(self.waiting_threads, self.other_cores) + stolen
+
+    @property
+    def lost_share(self) -> float:
+        """Share of its time that the run would save on this machine without the others, at least."""
+        wanted = self.own_cores + self.lost_cores
+        return self.lost_cores / wanted if wanted > 0 else 0.0
+
+
 class TeacherForcedSample(_Record):
     """A training sentence, its target, and what the model predicted while it was fed the target."""
 
@@ -121,12 +160,17 @@ class TrainRecord(Record):
     predicted_seconds_per_step: Number | None = None
     prediction_error: Number | None = None
     attribution: SecondsByPart | None = None
+    num_machines: Count | None = None
+    gradient_bytes: Count | None = None
+    """Bytes of the gradient that the ranks sum up at every step."""
     slowest: SlowestRank | None = None
     work_seconds_by_rank: list[Number] | None = None
     fixed_share: Number | None = None
     """Share of forward and backward that does not depend on the number of tokens."""
     traffic: Traffic | None = None
     utilisation: Utilisation | None = None
+    load: list[MachineLoad] | None = None
+    """The machines with the largest load by others first; None where nothing was sampled."""
     sample: TeacherForcedSample | None = None
 
 
@@ -243,6 +287,17 @@ def records_of(records: Iterable[Record], record_type: type[AnyRecord]) -> list[
     return [record for record in records if isinstance(record, record_type)]
 
 
+def steps_covered(records: Iterable[Record]) -> list[int]:
+    """The number of steps that each train record is about; a restart goes back to the step of its checkpoint."""
+    covered, before = [], 0
+    for record in records:
+        if isinstance(record, TrainRecord):
+            covered.append(max(0, record.step - before))
+        if isinstance(record, TrainRecord | RestartRecord):
+            before = record.step
+    return covered
+
+
 def parse_object(line: str | bytes) -> dict[str, Any] | None:
     """Parses a JSON object; None for anything else."""
     try:
@@ -292,10 +347,15 @@ def validate_known(model: type[AnyModel], values: Any) -> AnyModel:
 
 
 class CpuSample(_Record):
-    """Busy shares of the cores."""
+    """Busy shares of the cores, and who used the cores that the run may use (see MachineLoad)."""
 
     share: Number | None = None
     cores: list[Number | None] = []
+    num_cores: Seconds | None = None
+    own_cores: Seconds | None = None
+    other_cores: Seconds | None = None
+    stolen_cores: Seconds | None = None
+    waiting_threads: Seconds | None = None
 
 
 class MemorySample(_Record):
@@ -355,6 +415,8 @@ class MachineSample(_Record):
     disk: DiskSample = DiskSample()
     network: dict[str, InterfaceSample] = {}
     gpus: list[GpuSample] = []
+    programs: list[ProgramLoad] | None = None
+    """Other programs that used the cores most; looked up every few seconds, None in the samples between."""
     notes: list[Text] = []
     """Problems of the sampler, in the first sample after they occurred."""
 

@@ -4,9 +4,10 @@ from dragoman.diagnosis.network_estimate import BUSY_GPUS
 from dragoman.diagnosis.verdict import BUSY_SHARE
 from dragoman.diagnosis.wording import PART_NAMES, format_step
 from dragoman.report.content import Answer, Chart, Mark, Series, Table
-from dragoman.report.evidence import Restart, curve
+from dragoman.report.evidence import Evidence, curve
 from dragoman.report.findings import Findings
 from dragoman.report.machines import Values
+from dragoman.run.records import TrainRecord, records_of, steps_covered
 from dragoman.run.units import format_seconds
 
 _DURATION = "How long did it take?"
@@ -29,20 +30,23 @@ def answer_duration(findings: Findings) -> Answer:
     if seconds is None:
         missing = ["The files do not say how long a step or the run took: keep a log with times."]
         return Answer(_DURATION, "Not known.", missing=missing)
-    # The first logged interval has steps before the one it is logged at.
-    counted = int(findings.interval_steps.sum())
-    num_steps = counted or (evidence.last_step or 0) - (evidence.first_step or 0) + 1
     cost = "" if findings.cost is None else f", at a cost of {findings.cost:,.2f}"
     phases = _phases(findings)
     is_estimated = evidence.facts.clock == "reconstructed"
     return Answer(
         _DURATION,
-        f"{describe_hours(seconds)} for {num_steps:,} steps{cost}.",
-        [*_describe_clock(findings), *_describe_restarts(evidence.restarts, seconds)],
+        f"{describe_hours(seconds)} for {_describe_num_steps(evidence)}{cost}.",
+        [*_describe_clock(findings), *_describe_restarts(findings, seconds)],
         confidence=0.8 if is_estimated else 1.0,
         tables=[phases] if phases else [],
         missing=["The cost: pass --price-per-hour, or set training.price_per_hour."] if findings.cost is None else [],
     )
+
+
+def _describe_num_steps(evidence: Evidence) -> str:
+    num_steps, last = evidence.num_steps or 0, evidence.last_step or 0
+    seen = f" of {last:,}: the log begins at step {evidence.unseen_steps + 1:,}" if evidence.unseen_steps else ""
+    return f"{num_steps:,} steps{seen}"
 
 
 def describe_hours(seconds: float) -> str:
@@ -70,27 +74,38 @@ def _describe_clock(findings: Findings) -> list[str]:
     return [f"{describe_hours(findings.training_seconds)} of it was training ({min(1.0, share):.0%})."]
 
 
-def _describe_restarts(restarts: list[Restart], seconds: float) -> list[str]:
+def _describe_restarts(findings: Findings, seconds: float) -> list[str]:
+    restarts, pauses = findings.evidence.restarts, findings.pauses
     if not restarts:
         return ["The records show no restart."]
-    lost = sum(restart.repeated_seconds + (restart.silent_seconds or 0.0) for restart in restarts)
     num_steps = sum(restart.repeated_steps for restart in restarts)
-    causes = sorted({restart.cause for restart in restarts if restart.cause})
-    times = "once" if len(restarts) == 1 else f"{len(restarts):,} times"
+    lost = sum(each.repeated_seconds + (each.silent_seconds or 0.0) for each in restarts) - findings.pause_seconds
     share = f" ({lost / seconds:.1%})" if seconds else ""
-    return [
-        f"The run restarted {times}: {num_steps:,} steps had to be trained again, and {describe_hours(lost)} were "
-        f"lost{share}, downtime included.",
-        *(f"Cause: {cause}" for cause in causes[:_MAX_CAUSES]),
-    ]
+    faults = [restart for restart in restarts if restart not in pauses]
+    messages = []
+    if pauses:
+        messages.append(
+            f"The run was continued {_times(len(pauses))} by a person; the {describe_hours(findings.pause_seconds)} "
+            "without training before that are not counted."
+        )
+    if faults or num_steps:
+        messages.append(
+            f"The run restarted {_times(len(restarts))}: {num_steps:,} steps had to be trained again, and "
+            f"{describe_hours(lost)} were lost{share}, downtime included."
+        )
+    causes = sorted({restart.cause for restart in restarts if restart.cause})
+    return [*messages, *(f"Cause: {cause}" for cause in causes[:_MAX_CAUSES])]
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def _phases(findings: Findings) -> Table | None:
-    """Time by what it was spent on, over the whole run."""
+    """Time by what it was spent on, over the whole run; steps that were trained again count again."""
     totals = dict.fromkeys(PART_NAMES, 0.0)
-    before = 0
-    for record in findings.evidence.train:
-        num_steps, before = max(0, record.step - before), record.step
+    records = findings.evidence.records
+    for record, num_steps in zip(records_of(records, TrainRecord), steps_covered(records), strict=True):
         for name, seconds in (record.attribution or {}).items():
             if name in totals:
                 totals[name] += num_steps * seconds

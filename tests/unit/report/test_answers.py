@@ -75,6 +75,43 @@ def test_duration_with_restart_phases_and_cost(own):
     assert answer.confidence == 1
 
 
+def test_a_resumed_run_has_all_its_steps_and_no_time_of_the_pause(run):
+    records = [
+        {"kind": "checkpoint", "step": 0, "time": 0.0},
+        train_record(43, time=100.0),
+        {"kind": "restart", "step": 43, "time": 90_100.0},
+        train_record(50, time=90_110.0),
+        train_record(78, time=90_160.0),
+    ]
+    findings = findings_of(write_records(write_config(run), records), price_per_hour=36.0)
+    answer = answer_duration(findings)
+    assert answer.answer.startswith("3 minutes (0:02:40) for 78 steps")
+    assert findings.cost == pytest.approx(1.6)
+    said = text_of(answer)
+    assert "continued once by a person; the 25.0 hours" in said
+    assert "had to be trained again" not in said
+
+
+def test_phases_count_repeated_steps_twice_and_the_number_of_steps_once(run):
+    parts = {"forward": 1.0}
+    records = [
+        {"kind": "checkpoint", "step": 0},
+        *(train_record(step, attribution=parts) for step in (20, 40)),
+        {"kind": "restart", "step": 20, "cause": "killed"},
+        train_record(40, attribution=parts),
+    ]
+    answer = answer_duration(findings_of(write_records(write_config(run), records)))
+    assert "for 40 steps" in answer.answer
+    assert answer.tables[0].rows == [("forward", "0:01:00", "100.0%")]
+
+
+def test_a_log_that_begins_midway_says_which_steps_it_has(run):
+    run.path.mkdir()
+    write_records(run, [train_record(step) for step in range(5_100, 9_001, 100)])
+    run.imported.write_text(json.dumps({"trainer": "Marian", "facts": {}}))
+    assert "for 4,000 steps of 9,000: the log begins at step 5,001" in answer_duration(findings_of(run)).answer
+
+
 def test_a_stated_price_overrides_the_settings(own):
     assert findings_of(own.evidence.run, price_per_hour=12.0).cost == pytest.approx(2 * own.cost)
 

@@ -143,6 +143,38 @@ def test_curves_by_step_time_and_cost(worse, better):
     assert [series.name for series in charts["loss-by-step"].series] == ["worse", "better"]
 
 
+def test_logs_that_begin_midway_keep_their_shape_by_time(tmp_path):
+    records = [record for record in own_records(5_000) if record["step"] > 2_000]
+    late = write_own_run(tmp_path / "late", records)
+    late.imported.write_text(json.dumps({"trainer": "Marian", "facts": {}}))
+    charts = {chart.key: chart for section in compare(late, late).sections for chart in section.charts}
+    hours = charts["loss-by-time"].series[0].x
+    assert hours == sorted(set(hours))
+    assert hours[-1] == pytest.approx(3_000 * 2 / 3600, rel=0.1)
+    assert "the log of late begins after step 2,000" in charts["loss-by-time"].note
+
+
+def test_runs_with_batches_of_other_sizes_are_drawn_by_tokens_too(worse, tmp_path):
+    double = [
+        record | {"target_tokens_per_second": 30_000.0} if record["kind"] == "train" else record
+        for record in own_records(5_000)
+    ]
+    other = write_own_run(tmp_path / "other", double, training={"price_per_hour": 6.0})
+    charts = {chart.key: chart for section in compare(worse, other).sections for chart in section.charts}
+    few, many = charts["loss-by-tokens"].series
+    assert many.x[-1] == pytest.approx(2 * few.x[-1])
+    assert few.x[-1] == pytest.approx(5_000 * 2 * 15_000, rel=0.1)
+
+
+def test_few_evaluations_are_compared_at_a_step_that_all_have_reached(tmp_path):
+    short, long = (
+        write_own_run(tmp_path / name, [evaluation_record(step, loss=loss) for step, loss in points])
+        for name, points in (("short", [(500, 3.0), (1_000, 2.5)]), ("long", [(600, 4.0), (1_400, 3.0), (9_000, 1.0)]))
+    )
+    summary = compare(short, long).summary
+    assert summary.startswith("At step 1,000, which all have reached, short has the lowest dev loss, 2.5000")
+
+
 def test_without_a_price_nothing_is_drawn_by_cost(tmp_path):
     runs = [write_own_run(tmp_path / name, own_records(1_000)) for name in "ab"]
     assert not [chart for section in compare(*runs).sections for chart in section.charts if "cost" in chart.key]

@@ -73,6 +73,70 @@ def test_steps_repeated_after_a_restart_count_once(tmp_path):
     assert len(found.records) == 10
 
 
+def resumed(*parts: Iterable[int]) -> list[dict[str, object]]:
+    """Records of attempts that log at these steps; each continues where the last one ended."""
+    records: list[dict[str, object]] = [{"kind": "checkpoint", "step": 0}]
+    for number, steps in enumerate(parts):
+        if number:
+            records.append({"kind": "restart", "step": records[-1]["step"]})
+        records += [train(step) for step in steps]
+    return records
+
+
+def test_all_steps_of_a_run_that_was_stopped_between_two_records_count(tmp_path):
+    found = read_evidence(write_run(tmp_path, resumed([43], [50, 78])))
+    assert (found.train_steps, found.num_steps, found.unseen_steps) == ([43, 7, 28], 78, 0)
+
+
+def test_each_repeated_step_counts_once_though_its_records_are_longer(tmp_path):
+    records = [train(40), train(47), {"kind": "restart", "step": 44, "cause": "x"}, train(50), train(78)]
+    found = read_evidence(write_run(tmp_path, records))
+    assert (steps_of(found.train), found.train_steps) == ([40, 50, 78], [40, 6, 28])
+    assert found.num_steps == 78
+
+
+def test_a_run_that_was_killed_before_its_first_record_has_all_its_steps(tmp_path):
+    records = [{"kind": "checkpoint", "step": 0}, {"kind": "restart", "step": 30}, train(50)]
+    assert read_evidence(write_run(tmp_path, records)).num_steps == 50
+
+
+def test_a_run_that_moved_to_a_host_without_its_records_says_what_is_missing(tmp_path):
+    found = read_evidence(write_run(tmp_path, [{"kind": "restart", "step": 5_000}, train(5_050), train(5_100)]))
+    assert (found.train_steps, found.num_steps, found.unseen_steps) == ([50, 50], 100, 5_000)
+
+
+def test_a_log_of_another_trainer_may_begin_midway(tmp_path):
+    run = write_run(tmp_path, [train(step) for step in range(5_100, 9_001, 100)])
+    run.imported.write_text(json.dumps({"trainer": "Marian", "facts": {}}))
+    found = read_evidence(run)
+    assert (found.num_steps, found.unseen_steps, found.last_step) == (4_000, 5_000, 9_000)
+    assert found.train_steps[0] == 100
+
+
+def write_sampled(run: RunFolder, node: str, *times: float) -> None:
+    run.system(node).write_text("".join(json.dumps({"time": time, "node": node}) + "\n" for time in times))
+
+
+def test_a_run_that_moved_used_one_machine_at_a_time(tmp_path):
+    records = [train(10), {"kind": "restart", "step": 10, "time": 2_000.0}, train(20, time=2_010.0)]
+    run = write_run(tmp_path, records)
+    write_sampled(run, "a", 1_000.0, 1_010.0)
+    write_sampled(run, "b", 2_001.0, 2_010.0)
+    found = read_evidence(run)
+    assert found.num_nodes == 1
+    assert found.machines.describe() == "2 machines, one after the other"
+
+
+def test_machines_that_were_lost_are_not_machines_of_the_run_any_more(tmp_path):
+    records = [train(10, num_machines=3), {"kind": "restart", "step": 10, "time": 2_000.0}, train(20, num_machines=2)]
+    run = write_run(tmp_path, records)
+    for node in "abc":
+        write_sampled(run, node, 1_000.0, 1_010.0 if node == "c" else 2_010.0)
+    found = read_evidence(run)
+    assert found.num_nodes == 2
+    assert found.machines.describe() == "2 machines at the end, and 3 in all"
+
+
 def test_time_lost_by_a_restart(tmp_path):
     before = [train(step, seconds_per_step=seconds) for step, seconds in ((10, 9.0), (20, 0.5), (30, 1.5))]
     [lost] = read_evidence(
