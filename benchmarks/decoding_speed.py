@@ -116,7 +116,7 @@ def choose_sentences(pairs: ParallelIds, num_sentences: int) -> list[int]:
     """Chooses sentences evenly over the test set, sorted by length; small choices resemble large ones."""
     num_sentences = min(num_sentences, pairs.num_pairs)
     spread = [number * pairs.num_pairs // num_sentences for number in range(num_sentences)]
-    return sorted(spread, key=lambda index: int(pairs.source_lengths[index]))
+    return sorted(spread, key=lambda index: len(pairs.source(index)))
 
 
 def describe(ours: list[Turn], plain: list[Turn]) -> dict[str, Any]:

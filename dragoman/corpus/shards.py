@@ -216,10 +216,6 @@ def _open_side(folder: Path, index: int, side: Side, dtype: str, shard: Shard) -
     )
 
 
-def _all_lengths(sides: Sequence[_MappedSide]) -> NDArray[np.int32]:
-    return np.concatenate([np.zeros(0, np.int32), *(np.diff(side.offsets).astype(np.int32) for side in sides)])
-
-
 class ParallelIds:
     """One split of a prepared corpus; opening it reads only file sizes."""
 
@@ -245,16 +241,6 @@ class ParallelIds:
     def num_pairs(self) -> int:
         """Number of sentence pairs."""
         return self._first_pairs[-1]
-
-    @cached_property
-    def source_lengths(self) -> NDArray[np.int32]:
-        """Number of ids of every source sentence, without EOS; for splits that fit in memory."""
-        return _all_lengths(self._sources)
-
-    @cached_property
-    def target_lengths(self) -> NDArray[np.int32]:
-        """Number of ids of every target sentence, without EOS; for splits that fit in memory."""
-        return _all_lengths(self._targets)
 
     def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Number of source and of target ids of the given pairs, without EOS; reads only their offsets."""

@@ -217,11 +217,11 @@ class _TeacherForcing:
         num_chosen = min(pairs.num_pairs, self.corpus.split("dev").num_pairs, _MAX_TRAIN_SAMPLE)
         # Evenly over the whole split, which is shuffled: the same ones at every evaluation of every run on this corpus.
         chosen = np.arange(num_chosen) * (pairs.num_pairs // max(1, num_chosen))
-        longest = np.maximum(pairs.source_lengths[chosen], pairs.target_lengths[chosen])
+        longest = np.maximum(*pairs.lengths(chosen))
         chosen = chosen[longest < self.settings.data.max_tokens]  # longer ones are not trained on
-        for indices, _, sums in self._batches("train", chosen):
+        for _, batch, sums in self._batches("train", chosen):
             share.train_smoothed_sum += float(sums.smoothed)
-            share.num_train_tokens += int((pairs.target_lengths[indices].astype(np.int64) + 1).sum())
+            share.num_train_tokens += batch.num_target_tokens
 
     def _batches(
         self, split: SplitName, chosen: Indices | None = None
@@ -259,7 +259,7 @@ def _score(
         score_translations(translations, references, tokenizer),
         tokenizer,
         teacher_forced_bleu(predictions, targets),
-        int(pairs.target_lengths.sum()) + pairs.num_pairs,
+        corpus.manifest.splits["dev"].target.num_tokens + pairs.num_pairs,
     )
 
 

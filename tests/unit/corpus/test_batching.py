@@ -1,8 +1,10 @@
 """Tests of the sequence of steps: whole epochs within the budget, the same from any position and for any rank."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,11 +19,13 @@ from dragoman.corpus.batching import (
     BatchSettings,
     BatchStream,
     StepPlan,
+    fixed_batches,
     pad_pairs,
     share_of_rank,
 )
 from dragoman.corpus.mixture import Mixture, MixtureStage
 from dragoman.corpus.prepared_corpus import TrainCorpus
+from dragoman.corpus.shards import ParallelIds, Shard, Shards
 from dragoman.run.errors import UserError
 
 Lengths = list[tuple[int, int]]
@@ -271,3 +275,21 @@ def test_ranks_share_all_virtual_workers_evenly(virtual_workers, size):
     shares = [share_of_rank(virtual_workers, rank, size) for rank in range(size)]
     assert [worker for share in shares for worker in share] == list(range(virtual_workers))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_few_pairs_of_a_large_split_take_little_memory(tmp_path: Path):
+    # Sparse files: 4 million empty sentences on each side.
+    num_pairs = 4_000_000
+    shard = Shard(num_pairs=num_pairs, num_source_tokens=0, num_target_tokens=0)
+    for side in ("source", "target"):
+        (tmp_path / f"00000.{side}.ids").touch()
+        with (tmp_path / f"00000.{side}.offsets").open("wb") as file:
+            file.truncate(8 * (num_pairs + 1))
+    pairs = ParallelIds.open(tmp_path, Shards(dtype="<u2", shards=(shard,)))
+    chosen = np.arange(1_000) * (num_pairs // 1_000)
+    tracemalloc.start()
+    batches = fixed_batches(pairs, 100, chosen)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sorted(np.concatenate(batches)) == chosen.tolist()
+    assert peak_bytes < 4 * 2**20, "it holds more than the chosen pairs"

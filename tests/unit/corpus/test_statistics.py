@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,14 +105,15 @@ def test_figures_include_corpora_and_cleaning(mixed: PreparedCorpus):
 
 def test_padding_is_that_of_the_batches_of_a_training(plain: PreparedCorpus):
     pairs = plain.split("train")
-    longer = [max(pair) + 1 for pair in zip(pairs.source_lengths, pairs.target_lengths, strict=True)]
+    source_lengths, target_lengths = pairs.lengths(np.arange(pairs.num_pairs))
+    longer = [max(pair) + 1 for pair in zip(source_lengths, target_lengths, strict=True)]
     small, large = corpus_figures(plain, [30, 10**6])["batches"]
     # Too little for the longer pairs, and nearly none to sort among.
     assert small["num_pairs_left_out"] == sum(length > 30 for length in longer) > 0
     assert small["left_out_share"] == small["num_pairs_left_out"] / len(longer)
     # All pairs in one batch: padding can be worked out from the lengths.
-    total = int(pairs.source_lengths.sum() + pairs.target_lengths.sum()) + 2 * len(longer)
-    width = int(pairs.source_lengths.max() + pairs.target_lengths.max()) + 2
+    total = int(source_lengths.sum() + target_lengths.sum()) + 2 * len(longer)
+    width = int(source_lengths.max() + target_lengths.max()) + 2
     assert (large["pairs_per_batch"], large["num_pairs_left_out"]) == (len(longer), 0)
     assert large["padding_share"] == pytest.approx(1 - total / (width * len(longer)))
 
