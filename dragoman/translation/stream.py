@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.blocks import BadLines, Unreadable
-from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, read_content, read_open_file
+from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, read_open_file
 from dragoman.corpus.formats.lines import LineReader
 from dragoman.run.errors import UserError
+from dragoman.run.input_files import open_input
 from dragoman.run.progress import Show, progress_bars
 from dragoman.translation.notices import FirstNotices, Say
 from dragoman.translation.translator import Translator
@@ -22,7 +23,7 @@ from dragoman.translation.translator import Translator
 _LINES_PER_BLOCK = 2_000
 """Enough for batches of similar length, few enough to see output soon."""
 _PATIENCE_SECONDS = 0.1
-"""A pipe that brings nothing for this long has to wait for its next lines, but its reader need not."""
+"""Lines that have arrived are translated if a pipe brings nothing more for this long."""
 _STANDARD_INPUT = Path("-")
 _STANDARD_INPUT_NAME = Path("standard input")
 _INVITATION = "Type a sentence and press Enter; Ctrl-D ends."
@@ -38,7 +39,7 @@ class _Input:
 
     reader: LineReader
     has_more: Callable[[], bool]
-    """Whether more has arrived; True where reading never waits for anybody."""
+    """Whether more has arrived, as it always has in a file."""
     is_typed: bool = False
     num_lines: int | None = None
     """Number of all lines, if it can be known before they are read."""
@@ -139,26 +140,32 @@ def _arrived_blocks(source: _Input) -> Iterator[list[_SourceLine]]:
 
 
 def _open(path: Path) -> _Input:
-    if path != _STANDARD_INPUT:
-        return _Input(_read_file(path), has_more=lambda: True, num_lines=_count_lines(path))
+    is_standard = path == _STANDARD_INPUT
+    file = _open_standard_input() if is_standard else open_input(path)
+    arrivals = select.poll()
+    arrivals.register(file, select.POLLIN)
+    return _Input(
+        _read_lines(_STANDARD_INPUT_NAME if is_standard else path, file),
+        has_more=lambda: bool(arrivals.poll(1000 * _PATIENCE_SECONDS)),
+        num_lines=_count_lines(path) if path.is_file() else None,
+    )
+
+
+def _open_standard_input() -> BufferedReader:
     if sys.stdin is None:
         raise UserError("Standard input is closed; name a file to translate.")
-    file = os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-    content = read_open_file(_STANDARD_INPUT_NAME, file, DEFAULT_MAX_EXPANSION)
-    reader = LineReader(_STANDARD_INPUT_NAME, DEFAULT_MAX_EXPANSION, content=content)
-    return _Input(reader, has_more=lambda: bool(select.select([file], [], [], _PATIENCE_SECONDS)[0]))
+    return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
 
 
-def _read_file(path: Path) -> LineReader:
-    return LineReader(path, DEFAULT_MAX_EXPANSION, content=read_content(path, DEFAULT_MAX_EXPANSION))
+def _read_lines(path: Path, file: BufferedReader) -> LineReader:
+    content = read_open_file(path, file, DEFAULT_MAX_EXPANSION)
+    return LineReader(path, DEFAULT_MAX_EXPANSION, content=content)
 
 
 def _count_lines(path: Path) -> int | None:
-    """Counts the lines of an ordinary file, for the time left; its faults are found when it is read."""
-    if not path.is_file():
-        return None
-    with suppress(UserError):
-        return sum(len(lines.texts) for lines in _read_file(path).chunks())
+    """Counts the lines of a file, for the time left; None if it is damaged, which is said when it is read."""
+    with suppress(UserError), open_input(path) as file:
+        return sum(len(lines.texts) for lines in _read_lines(path, file).chunks())
     return None
 
 

@@ -16,12 +16,12 @@ from dragoman.model.shape import resolve_shape
 from dragoman.model.teacher_forcing import evaluating
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_weights
-from dragoman.run.checkpoints import MODEL_FILE, STATE_FILE, find_checkpoint
+from dragoman.run.checkpoints import MODEL_FILE, find_checkpoint
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UsageError
-from dragoman.run.files import read_json
-from dragoman.run.folder import checkpoint_step, open_run
+from dragoman.run.folder import RunFolder, checkpoint_step, open_run
 from dragoman.run.processes import available_memory, num_physical_cores
+from dragoman.run.records import EvaluationRecord, parse_records, records_of
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
 from dragoman.translation.notices import Say, SourceNotices, UnknownCharacters
 from dragoman.translation.workers import compute_in_processes
@@ -243,14 +243,25 @@ class LoadedRun:
         return checkpoint_step(self.checkpoint)
 
     def describe_checkpoint(self, which: str) -> str:
-        """Says which checkpoint it is and how it scored on the dev set, if it was evaluated."""
+        """Says which checkpoint it is and how it scored on the dev set, if that was recorded."""
         name = f" ({which})" if which in ("best", "latest") else ""
+        evaluation = self._find_evaluation()
+        if evaluation is None or evaluation.bleu is None:
+            score = "not evaluated on the dev set"
+        else:
+            signature = f" ({evaluation.signature})" if evaluation.signature else ""
+            score = f"BLEU {evaluation.bleu:.2f} on the dev set{signature}"
+        return f"Translating with the checkpoint of step {self.step:,}{name}: {score}."
+
+    def _find_evaluation(self) -> EvaluationRecord | None:
+        run = RunFolder(self.checkpoint.parent.parent)
         try:
-            evaluation = read_json(self.checkpoint / STATE_FILE)["evaluation"]
-            score = f": BLEU {evaluation['bleu']:.2f} on the dev set ({evaluation['signature']})"
-        except (OSError, ValueError, KeyError, TypeError):
-            score = "; no evaluation on the dev set is recorded for it"
-        return f"Translating with the checkpoint of step {self.step:,}{name}{score}."
+            lines = run.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return None
+        # Most lines are about steps; parsing all of them would take seconds.
+        records = records_of(parse_records(line for line in lines if '"evaluation"' in line), EvaluationRecord)
+        return next((record for record in reversed(records) if record.step == self.step), None)
 
 
 def load_run(

@@ -1,7 +1,6 @@
 """Processes that compute tasks side by side: forked from this one, so they share its memory, e.g. the model's weights.
 
-The number of threads must be 1 before the first product of matrices: a process that is forked after threads of OpenMP
-have run waits for them forever.
+They must compute with one thread: a forked process would wait forever for the threads of OpenMP that its parent had.
 """
 
 import json

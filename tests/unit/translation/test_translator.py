@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.corpus.tokenizer import Tokenizer, train_tokenizer
-from dragoman.model.shape import ModelShape
+from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
 from dragoman.translation.beam_search import SearchSettings
@@ -17,36 +16,6 @@ from dragoman.translation.translator import Translator, cut_at_words
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
 WORDS = SENTENCE.split()
 LINES = [" ".join(WORDS[begin:end]) for begin in range(6) for end in range(begin + 1, len(WORDS), 3)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On a busy machine, threads that wait for each other over such small products take ten times as long."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(train_tokenizer([SENTENCE, *LINES], 60))
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer: Tokenizer) -> Transformer:
-    torch.manual_seed(0)
-    size = tokenizer.vocab_size
-    # Double precision: float noise between batches never decides which of two near-equal translations wins.
-    return Transformer(ModelShape(32, 64, 2, 1, 1, 0.1, 0.1, 0.1, size, size)).double()
-
-
-@pytest.fixture
-def build(model: Transformer, tokenizer: Tokenizer):
-    def build_translator(**options) -> Translator:
-        return Translator(model, tokenizer, tokenizer, SearchSettings(beam_size=2, max_length_extra=3), **options)
-
-    return build_translator
 
 
 def test_translations_come_in_the_order_of_the_lines(build) -> None:
@@ -107,7 +76,7 @@ def test_a_long_line_is_cut_at_words_and_nothing_is_lost(build, tokenizer: Token
     assert translated[1] == " ".join(build().translate(segments))
     assert said == [
         f"Line 2 has {len(ids)} subwords, more than the 29 the model was trained on; "
-        f"it was translated in {len(segments)} segments."
+        f"it is translated in {len(segments)} segments."
     ]
 
 
@@ -184,3 +153,69 @@ def test_scores_are_those_of_the_search(build) -> None:
 def test_a_model_without_room_for_a_piece_is_refused(build) -> None:
     with pytest.raises(UsageError, match="max_source_tokens"):
         build(max_source_tokens=1)
+
+
+def test_several_processes_give_the_same_bits(build) -> None:
+    lines = [*LINES, "", " ".join(WORDS * 3)]
+    options = {"batch_tokens": 60, "max_source_tokens": 40}
+    alone = build(**options).translate_with_scores(lines)
+    done: list[int] = []
+    assert build(**options, num_workers=3).translate_with_scores(lines, done.append) == alone
+    assert sum(done) == len(lines)
+    assert len(done) > 3
+
+
+def test_line_numbers_of_notices_count_from_the_number_given(build) -> None:
+    said: list[str] = []
+    build(max_source_tokens=30, say=said.append).translate(["a cat", " ".join(WORDS * 4)], first_number=2_001)
+    assert said[0].startswith("Line 2,002 has ")
+
+
+def test_only_the_first_long_lines_are_named_and_all_are_counted(build) -> None:
+    said: list[str] = []
+    translator = build(max_source_tokens=3, say=said.append)
+    translator.translate(LINES[4:20])
+    assert len(said) == 10
+    translator.finish_notices()
+    assert said[10:] == ["13 lines in all were translated in segments."]
+    translator.finish_notices()
+    assert len(said) == 11
+
+
+def test_characters_that_the_model_cannot_read_are_named_once(build) -> None:
+    said: list[str] = []
+    translator = build(say=said.append)
+    translator.translate(["a cat", "a ☃ cat ▁ 漢", "☃☃ dogs"])
+    assert said == []
+    translator.finish_notices()
+    assert said == [
+        "3 characters on 2 lines of the input are not in the model's vocabulary: ☃ U+2603 (line 2), ▁ U+2581 (line 2), "
+        "漢 U+6F22 (line 2). The model cannot read such a character; translations of these lines may lack something."
+    ]
+
+
+def test_characters_that_the_model_cannot_write_are_described(build) -> None:
+    assert build().describe_unwritable(LINES) is None
+    message = build().describe_unwritable(["a cat", "a\u200bcat", "".join(map(chr, range(0x4E00, 0x4E10)))])
+    assert message is not None
+    assert message.startswith(
+        "17 characters on 2 lines of the references are not in the model's vocabulary: U+200B (line"
+    )
+    assert " and 12 more. " in message
+
+
+def test_a_wide_beam_gets_small_batches(
+    model: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    start_decoding = Transformer.start_decoding
+
+    def noting(self: Transformer, source_BS: torch.Tensor, lengths: torch.Tensor):
+        sizes.append(source_BS.numel())
+        return start_decoding(self, source_BS, lengths)
+
+    monkeypatch.setattr(Transformer, "start_decoding", noting)
+    search = SearchSettings(beam_size=800, max_length_factor=0, max_length_extra=1)
+    Translator(model, tokenizer, tokenizer, search).translate(LINES)
+    assert max(sizes) <= 30
+    assert len(sizes) > 10

@@ -1,0 +1,195 @@
+"""`dragoman translate` and `evaluate` as a person types them: pipes, terminals, signals, several processes."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from program import Run, call_dragoman, dragoman_command, wait_until
+
+LINE = "The old teacher reads a long book."
+SEARCH = ("--beam-size", 1)
+
+
+@pytest.fixture(scope="module")
+def many_lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 lines: more than one batch."""
+    path = tmp_path_factory.mktemp("text") / "many.en"
+    path.write_text("".join(f"The dog sees the house {number}.\n" for number in range(300)))
+    return path
+
+
+@contextmanager
+def started(*arguments: object, **streams: object) -> Iterator[subprocess.Popen[str]]:
+    """The command under way; ended with the block if it still runs."""
+    with subprocess.Popen(dragoman_command(*arguments), text=True, **streams) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_an_empty_input_is_no_error_and_the_checkpoint_is_named(dragoman: Run, trained_run: Path):
+    done = dragoman("translate", trained_run, input="")
+    assert done.stdout == ""
+    [said] = done.stderr.splitlines()
+    assert said.startswith("Translating with the checkpoint of step 50 (best): BLEU ")
+    assert "nrefs:1" in said
+
+
+def test_bad_lines_and_unknown_characters(trained_run: Path, tmp_path: Path):
+    text = tmp_path / "bad.en"
+    text.write_bytes(b"The dog sleeps.\ncaf\xe9\n" + "The ☃ sleeps.\n".encode())
+    done = call_dragoman("translate", trained_run, text, *SEARCH, code=1)
+    assert done.stdout.count("\n") == 1
+    assert f"{text}, line 2 is not UTF-8" in done.stderr
+    done = call_dragoman("translate", trained_run, text, *SEARCH, "--skip-bad-lines", 1)
+    assert done.stdout.split("\n")[1] == ""
+    assert done.stdout.count("\n") == 3
+    assert "Skipped lines: 1;" in done.stderr
+    assert "☃ U+2603 (line 3)" in done.stderr
+
+
+def test_references_that_the_model_cannot_write(run_copy: Path, tmp_path: Path):
+    source, reference = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text(f"{LINE}\n")
+    reference.write_text("Der Lehrer liest 漢.\n")
+    done = call_dragoman("evaluate", run_copy, "--source", source, "--reference", reference, *SEARCH, "--json")
+    assert "1 character on 1 line of the references is not in the model's vocabulary: 漢 U+6F22 (line 1)" in done.stderr
+    assert json.loads(done.stdout)["sentences"] == 1
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--beam-size", 10_000), "The beam size must be between 1 and 1,000, not 10,000."),
+        (("--beam-size", 0), "The beam size must be between 1 and 1,000, not 0."),
+        (("--length-penalty", "inf"), "The length penalty must be between 0 and 100, not inf."),
+        (("--length-penalty", "nan"), "The length penalty must be between 0 and 100, not nan."),
+    ],
+)
+def test_impossible_settings_of_the_search(trained_run: Path, command: str, options: tuple[object, ...], expected: str):
+    assert expected in call_dragoman(command, trained_run, *options, code=2).stderr
+
+
+def test_several_processes_write_what_one_writes(trained_run: Path, many_lines: Path):
+    alone = call_dragoman("translate", trained_run, many_lines, "--workers", 1)
+    assert alone.stdout.count("\n") == 300
+    assert call_dragoman("translate", trained_run, many_lines, "--workers", 3).stdout == alone.stdout
+    assert call_dragoman("translate", trained_run, many_lines).stdout == alone.stdout
+
+
+def test_lines_of_a_pipe_are_answered_as_they_come(trained_run: Path):
+    """Also: a reader that leaves ends the command without a word, and with code 1."""
+    with started(
+        "translate", trained_run, *SEARCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        for line in (LINE, "", LINE):
+            print(line, file=process.stdin, flush=True)
+            assert process.stdout.readline().endswith("\n")
+        process.stdout.close()
+        print(LINE, file=process.stdin, flush=True)
+        process.stdin.close()
+        assert process.wait(120) == 1
+        assert process.stderr.read().count("\n") == 1  # the checkpoint
+
+
+def test_a_full_disk_is_a_plain_sentence(dragoman: Run, trained_run: Path):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            dragoman_command("translate", trained_run, *SEARCH),
+            input=LINE + "\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "no space left" in done.stderr.lower()
+    assert "unexpected" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_processes(trained_run: Path, tmp_path: Path, number: signal.Signals):
+    text = tmp_path / "long.en"
+    text.write_text(f"{LINE} {LINE} {LINE}\n" * 20_000)
+    with (tmp_path / "out").open("w") as output, (tmp_path / "err").open("w+") as errors:
+        with started("translate", trained_run, text, "--workers", 2, stdout=output, stderr=errors) as process:
+            parent = psutil.Process(process.pid)
+            wait_until(lambda: len(parent.children()) == 2, "two processes that translate")
+            children = parent.children()
+            process.send_signal(number)
+            code = process.wait(60)
+            assert code == (1 if number == signal.SIGINT else code)
+            assert code != 0
+            wait_until(lambda: not any(child.is_running() for child in children), "the end of all processes", 20)
+        errors.seek(0)
+        assert "Traceback" not in errors.read()
+
+
+class Terminal:
+    """A pseudo-terminal in which the command runs."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        self.shown = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def wait_for(self, text: str, seconds: float = 120) -> None:
+        """Reads what is shown until it contains a text, and forgets what came before."""
+        end = time.monotonic() + seconds
+        while text not in self.shown:
+            assert time.monotonic() < end, f"{text!r} was not shown: {self.shown!r}"
+            if select.select([self._ours], [], [], 0.1)[0]:
+                self.shown += os.read(self._ours, 65_536).decode(errors="replace")
+        self.shown = self.shown.partition(text)[2]
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    terminal = Terminal()
+    yield terminal
+    os.close(terminal.theirs)
+    os.close(terminal._ours)
+
+
+def test_typing_in_a_terminal(trained_run: Path, terminal: Terminal):
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
+    with started("translate", trained_run, *SEARCH, **streams, start_new_session=True) as process:
+        terminal.wait_for("Type a sentence and press Enter; Ctrl-D ends.")
+        terminal.wait_for("> ")
+        for line in ("The dog sleeps.", "The ☃ sleeps."):
+            terminal.type(f"{line}\n")
+            terminal.wait_for(f"{line}\r\n")
+            terminal.wait_for("\r\n")  # the translation
+            if "☃" in line:
+                terminal.wait_for("U+2603 (line 2)")
+            terminal.wait_for("> ")
+        terminal.type("\x04")
+        assert process.wait(60) == 0
+
+
+def test_the_prompt_stays_out_of_an_output_file(trained_run: Path, terminal: Terminal, tmp_path: Path):
+    output = tmp_path / "out.de"
+    with (
+        output.open("w") as file,
+        started(
+            "translate", trained_run, *SEARCH, stdin=terminal.theirs, stdout=file, stderr=terminal.theirs
+        ) as process,
+    ):
+        terminal.wait_for("Type a sentence and press Enter; Ctrl-D ends.")
+        terminal.type("The dog sleeps.\n")
+        wait_until(lambda: output.read_text().count("\n") == 1, "the translation")
+        terminal.type("\x04")
+        assert process.wait(60) == 0
+    assert "Type" not in output.read_text()
+    assert ">" not in output.read_text()
