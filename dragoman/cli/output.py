@@ -15,10 +15,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON on sta
 
 def say(text: str) -> None:
     """Prints a result on standard output; characters that its encoding lacks are written as numbers."""
+    # Not typer.echo, which would write into the middle of progress bars.
     try:
-        typer.echo(text)
+        print(text, flush=True)
     except UnicodeEncodeError as error:
-        typer.echo(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        print(text.encode(error.encoding, "backslashreplace").decode(error.encoding), flush=True)
     except BrokenPipeError:
         raise  # the reader of our output has ended, which `main` expects
     except OSError as error:
@@ -28,7 +29,6 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Prints a notice on standard error, apart from results."""
     with suppress(OSError):  # it may be closed or on a full disk; the exit code still counts
-        # Not typer.echo, which would write into the middle of progress bars.
         print(text, file=sys.stderr, flush=True)
 
 

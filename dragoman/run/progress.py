@@ -15,6 +15,8 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from dragoman.run.interruption import signals_as_keyboard_interrupt
+
 Show = Callable[[str, int, int | None], None]
 """(stage, number of items done, number of all items if known)"""
 Clock = Callable[[], float]
@@ -95,10 +97,11 @@ class _Display(Protocol):
 def progress_bars(unit: str = "pairs", clock: Clock = time.monotonic, file: TextIO | None = None) -> Iterator[Show]:
     """Yields a function that shows the progress of each stage; a stage ends when another begins."""
     file = file or sys.stderr
-    console = Console(file=file)
+    console = Console(file=file, soft_wrap=True)  # messages printed above the bars keep their lines
     # Not console.is_terminal, which is also true where only colours are requested (FORCE_COLOR).
     if file.isatty() and not console.is_dumb_terminal:
-        with _open_bars(console, clock) as bars:
+        # Any other end of the process would leave a bar and no cursor behind.
+        with signals_as_keyboard_interrupt(), _open_bars(console, clock) as bars:
             yield from _follow(_Bars(bars, unit), clock)
     else:
         yield from _follow(_Lines(file, unit), clock)
@@ -189,7 +192,9 @@ def _open_bars(console: Console, clock: Clock) -> Progress:
     texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]", "fields[rate]")]
     rest = TextColumn("{task.fields[rest]}", markup=False)
     columns = (texts[0], BarColumn(bar_width=20), *texts[1:], TimeElapsedColumn(), rest)
-    return Progress(*columns, console=console, transient=True, get_time=clock)
+    # Output to a file or a pipe must not appear above the bars instead.
+    is_output_shown = sys.stdout is not None and sys.stdout.isatty()
+    return Progress(*columns, console=console, transient=True, get_time=clock, redirect_stdout=is_output_shown)
 
 
 def _describe_rate(stage: StageProgress, unit: str) -> str:

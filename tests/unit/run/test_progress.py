@@ -1,8 +1,15 @@
 """Progress of long work: few lines in a log, bars in a terminal, and rates that resumed work does not distort."""
 
 import io
+import os
+import pty
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -227,3 +234,89 @@ def test_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("encoding: 1 of 2 pairs\n")
+
+
+BARS_PROGRAM = """
+import os, signal, sys, time
+from dragoman.cli.output import say, warn
+from dragoman.run.progress import progress_bars
+
+print("before", flush=True)
+try:
+    with progress_bars() as show:
+        for number in range(3):
+            show("reading", number, 100)
+            time.sleep(0.12)  # the bar is drawn ten times a second
+            if number == 1:
+                {event}
+except KeyboardInterrupt:
+    warn("stopped")
+except ValueError as error:
+    warn(str(error))
+print("after")
+"""
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ("pass", ["before", "after"]),
+        ("raise ValueError('failed')", ["before", "failed", "after"]),
+        ("os.kill(os.getpid(), signal.SIGINT)", ["before", "stopped", "after"]),
+        ("os.kill(os.getpid(), signal.SIGTERM)", ["before", "stopped", "after"]),
+        ("say('result'); warn('notice')", ["before", "result", "notice", "after"]),
+        ("say('runs/' + 100 * 'x')", ["before", "runs/" + 75 * "x", 25 * "x", "after"]),
+    ],
+)
+def test_no_bar_stays_in_a_terminal(event: str, expected: list[str]):
+    drawn = run_in_terminal(BARS_PROGRAM.format(event=event))
+    assert "\x1b[?25l" in drawn  # a bar was drawn: it hides the cursor
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
+    assert screen_of(drawn) == expected
+
+
+def test_output_to_a_file_does_not_move_above_the_bars(tmp_path: Path):
+    program = f"import sys; sys.stdout = open({str(tmp_path / 'out')!r}, 'w')\n" + BARS_PROGRAM
+    drawn = run_in_terminal(program.format(event="say('result')"))
+    assert screen_of(drawn) == []
+    assert (tmp_path / "out").read_text() == "before\nresult\nafter\n"
+
+
+def run_in_terminal(program: str) -> str:
+    """Runs Python code in a terminal of 80 columns; returns everything it wrote there."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    drawn = b""
+    with suppress(OSError):  # the end of the terminal is an input/output error
+        while part := os.read(ours, 65_536):
+            drawn += part
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    return drawn.decode()
+
+
+def screen_of(drawn: str, num_columns: int = 80) -> list[str]:
+    """Returns the lines that stay visible: what a terminal does with the codes that rich sends."""
+    lines, row, column = [""], 0, 0
+    for code in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|.|\n", drawn, re.DOTALL):
+        if code == "\r":
+            column = 0
+        elif code == "\n":
+            row, column = row + 1, 0
+        elif code.startswith("\x1b"):
+            if code.endswith("A"):
+                row = max(0, row - int(code[2:-1] or 1))
+            elif code == "\x1b[2K":
+                lines[row] = ""
+        else:
+            if column == num_columns:
+                row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+            lines[row] = lines[row][:column].ljust(column) + code + lines[row][column + 1 :]
+            column += 1
+        lines += [""] * (row + 1 - len(lines))
+    return [line.rstrip() for line in lines if line.strip()]
