@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from dragoman.cluster.addresses import TRY_SECONDS, interface_of, own_addresses
 from dragoman.cluster.environment import RankInfo
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import read_json, write_json
 from dragoman.run.processes import own_cores
 
@@ -85,7 +85,7 @@ def _open_store(path: Path) -> Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"addresses": addresses, "port": store.port, "secret": secret})
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be written: {describe_os_error(error)}.") from None
     return store
 
 

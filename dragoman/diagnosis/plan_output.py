@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dragoman.diagnosis.plan import Plan, SizeRow
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, PART_NAMES
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, describe_os_error
 from dragoman.run.files import write_then_rename
 from dragoman.run.units import format_bytes, format_rate
 
@@ -68,7 +68,7 @@ def save_chart(plan: Plan, path: Path) -> None:
         with write_then_rename(path) as file:
             figure.savefig(file, format=path.suffix[1:].lower())
     except OSError as error:
-        raise UsageError(f"--plot {path} cannot be written: {error.strerror}.") from None
+        raise UsageError(f"--plot {path} cannot be written: {describe_os_error(error)}.") from None
     finally:
         plt.close(figure)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.importing.imported_run import MAX_RECORDS, ImportedRun
 from dragoman.importing.log_text import COUNT, NUMBER, LogClock, parse_count, parse_number
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.records import LARGEST_NUMBER
 
 TRAINER = "HF Trainer"
@@ -71,7 +71,7 @@ def _load_state(path: Path) -> dict[str, Any]:
             raise UserError(f"{path} is larger than {MAX_STATE_BYTES // 10**6} MB, which no trainer_state.json is.")
         state = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {describe_os_error(error)}.") from None
     except (ValueError, RecursionError):
         raise UserError(
             f"{path} is not valid JSON and may have been cut off: use the one of an earlier checkpoint."

@@ -17,7 +17,7 @@ from dragoman.importing.imported_run import ImportedRun
 from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.log_text import clean_text, read_lines
 from dragoman.importing.nccl import NcclReader
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_json, write_text, write_then_rename
 from dragoman.run.folder import RunFolder
 from dragoman.run.tables import dump_toml
@@ -145,7 +145,7 @@ def write_run(run: ImportedRun, folder: RunFolder, asked_for: Sequence[Path]) ->
         write_json(folder.imported, imported, is_durable=False)
         write_text(folder.config, dump_toml(run.settings | {"provenance": provenance}), is_durable=False)
     except OSError as error:
-        raise UserError(f"The run folder {folder.path} cannot be written: {error.strerror}.") from None
+        raise UserError(f"The run folder {folder.path} cannot be written: {describe_os_error(error)}.") from None
 
 
 def _in_order(record: dict[str, Any]) -> dict[str, Any]:

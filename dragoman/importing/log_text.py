@@ -15,7 +15,7 @@ from typing import IO, Any, TypeGuard
 
 import zstandard
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.records import LARGEST_NUMBER
 
 _BUFFER_BYTES = 2**20
@@ -95,7 +95,7 @@ def _open(path: Path) -> IO[bytes]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {describe_os_error(error)}.") from None
 
 
 def _without_decoration(line: str) -> str:

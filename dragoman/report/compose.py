@@ -27,7 +27,7 @@ from dragoman.report.appendix import build_appendix
 from dragoman.report.content import Answer, Comparison, Report
 from dragoman.report.evidence import Evidence, StatedFacts, read_evidence
 from dragoman.report.findings import Findings
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import ImportedFailure
@@ -80,7 +80,7 @@ def write_report(report: Report | Comparison, folder: Path) -> dict[str, Path]:
             write_text(target.report(suffix), text, is_durable=False)
     except OSError as error:
         raise UserError(
-            f"The report cannot be written to {folder}: {error.strerror}. Choose another folder with --output."
+            f"The report cannot be written to {folder}: {describe_os_error(error)}. Choose another folder with --output."
         ) from None
     return {suffix: target.report(suffix) for suffix in texts}
 

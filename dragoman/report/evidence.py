@@ -23,7 +23,7 @@ from dragoman.report.run_tables import (
     read_model_table,
 )
 from dragoman.run.config import ModelSettings
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import (
     CheckpointRecord,
@@ -353,7 +353,7 @@ def _lines(path: Path) -> Iterator[str]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {describe_os_error(error)}.") from None
 
 
 def _without_repetitions(records: Sequence[Record]) -> tuple[list[Record], list[Restart]]:

@@ -52,6 +52,8 @@ def _similarity(one: str, other: str) -> float:
     return max(ratio, 0.8) if has_same_words else ratio
 
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
 _REASONS = {
     errno.ENOSPC: "there is no space left on the disk",
     errno.EDQUOT: "your disk quota is used up",
@@ -62,7 +64,7 @@ _REASONS = {
     errno.ENOENT: "there is no such file or folder",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EISDIR: "it is a folder, not a file",
-    errno.EEXIST: "it exists already",
+    errno.EEXIST: "a file with this name is in the way",
     errno.ENOTEMPTY: "the folder is not empty",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "its links point at each other",

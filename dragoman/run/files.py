@@ -8,22 +8,28 @@ import math
 import os
 import select
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import FULL_DISK, UserError
 
 
 @contextmanager
 def write_then_rename(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterator[IO[Any]]:
     """Opens a file beside `path` and renames it onto `path` only if the block succeeds.
 
-    Files that could be made again need not be durable: forcing them to disk takes time.
+    Files that could be made again need not be durable: forcing them to disk takes time. A pipe or a device, such as
+    /dev/stdout, is written directly: root's rename would put an ordinary file in its place.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
+    given, path = path, path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with given.open(mode, encoding=encoding, newline=newline) as file:
+            yield file
+        return
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with aside.open(mode, encoding=encoding, newline=newline) as file:
             yield file
@@ -31,9 +37,17 @@ def write_then_rename(path: Path, mode: str = "wb", is_durable: bool = True) -> 
             if is_durable:
                 os.fsync(file.fileno())
         aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and _is_about(aside, error):
+            error.filename, error.filename2 = str(given), None
         raise
+
+
+def _is_about(path: Path, error: OSError) -> bool:
+    """Whether an error is about this file; a write to a full disk does not name the file."""
+    return error.filename == str(path) or (error.filename is None and error.errno in FULL_DISK)
 
 
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:

@@ -6,7 +6,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 
 CHUNK_BYTES = 2**16
 
@@ -59,7 +59,7 @@ class LineFollower:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UserError(f"{self._path} cannot be read: {error.strerror}.") from None
+            raise UserError(f"{self._path} cannot be read: {describe_os_error(error)}.") from None
 
     def _follow(self, file: FileIO, identity: os.stat_result) -> None:
         """Switches to this file and keeps it open, so that no other file can get its inode."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.run.checkpoints import MANIFEST_FILE, read_training_seconds
 from dragoman.run.commands import resume_command
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
@@ -35,7 +35,7 @@ def _read_lines(run: RunFolder) -> list[str]:
     try:
         return run.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise UserError(f"{run.metrics} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{run.metrics} cannot be read: {describe_os_error(error)}.") from None
 
 
 def last_records(lines: Iterable[str]) -> LastRecords:

@@ -15,7 +15,7 @@ from dragoman.evaluation.scores import choose_tokenizer, require_tokenizer
 from dragoman.model.shape import resolve_shape
 from dragoman.run.checkpoints import newest_complete_checkpoint
 from dragoman.run.config import Settings, dump_settings, load_settings
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import write_json, write_text
 from dragoman.run.folder import RunFolder, checkpoint_step, is_locked
 
@@ -38,7 +38,7 @@ def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
         write_json(run.corpus_facts, corpus.facts())
         write_text(run.config, dump_settings(settings, _describe_start()))
     except OSError as error:
-        raise UserError(f"The run folder {run.path} cannot be written: {error.strerror}.") from error
+        raise UserError(f"The run folder {run.path} cannot be written: {describe_os_error(error)}.") from error
 
 
 def copy_tokenizers(corpus: PreparedCorpus, run: RunFolder) -> None:

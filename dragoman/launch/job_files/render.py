@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dragoman import __version__
 from dragoman.launch.job_files.request import JobRequest, check_request, parse_time
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 
@@ -70,7 +70,7 @@ def save_files(files: dict[str, str], out: Path, may_replace: bool) -> list[Path
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, text)
     except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}.") from error
+        raise UserError(f"{out} cannot be written: {describe_os_error(error)}.") from error
     return list(texts)
 
 
