@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, Po
 from dragoman.corpus.settings import CorpusName
 from dragoman.corpus.shards import ParallelIds, Shards, Side, StoredFile, check_size, map_array
 from dragoman.corpus.tokenizer import Tokenizer, padded_vocab_size
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import read_json, require_known_format
 
 FORMAT_VERSION: Final = 2
@@ -152,7 +152,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         raise UserError(f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}.") from None
     except OSError as problem:
-        raise UserError(f"{path} cannot be read: {problem.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {describe_os_error(problem)}.") from None
     except ValueError:  # not JSON, or not UTF-8
         raise UserError(f"{path} is damaged (no valid JSON); prepare the corpus again.") from None
     _check_version(path, content)

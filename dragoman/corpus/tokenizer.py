@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.shards import IdDtype, pack_ids
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_then_rename
 
 PAD_ID = 0
@@ -153,7 +153,7 @@ class Tokenizer:
         try:
             return cls(path.read_bytes())
         except OSError as problem:
-            raise UserError(f"The tokenizer {path} cannot be read: {problem.strerror}.") from None
+            raise UserError(f"The tokenizer {path} cannot be read: {describe_os_error(problem)}.") from None
         except ValueError as problem:
             raise UserError(f"{path} is damaged or is not a tokenizer of dragoman: {problem}.") from None
 

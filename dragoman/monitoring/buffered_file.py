@@ -1,13 +1,12 @@
 """Append-only files that buffer while the disk is full."""
 
-import errno
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_all
 
 MAX_BUFFERED = 10_000
@@ -34,7 +33,7 @@ class BufferedFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             _end_last_line(path)
         except OSError as error:
-            raise UserError(f"{path} cannot be written: {describe_trouble(error)}.") from error
+            raise UserError(f"{path} cannot be written: {describe_os_error(error)}.") from error
 
     def write(self, entry: bytes) -> None:
         """Appends an entry now, or as soon as the disk accepts it; never raises because of the disk."""
@@ -54,7 +53,7 @@ class BufferedFile:
         try:
             self._append(b"".join(self._buffer))
         except OSError as error:
-            self.trouble = describe_trouble(error)
+            self.trouble = describe_os_error(error)
             self._retry_at = time.monotonic() + RETRY_SECONDS
         else:
             self._buffer.clear()
@@ -101,13 +100,6 @@ class DiskTroubleReporter:
         return "The disk accepts writes again: all lines kept in memory are written" + (
             f", except the {lost:,} oldest, which are lost." if lost else "."
         )
-
-
-def describe_trouble(error: OSError) -> str:
-    """Describes why the disk refused, without a full stop."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "there is no space left on the disk"
-    return error.strerror or str(error)
 
 
 def _end_last_line(path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_json, write_text
 from dragoman.run.folder import RunFolder, is_locked, open_run
 from dragoman.run.records import Count, Seconds, Text, number_or_none
@@ -174,7 +174,7 @@ def _read_status_with_time(run: RunFolder) -> tuple[RunStatus, float] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{run.status} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{run.status} cannot be read: {describe_os_error(error)}.") from None
     except (ValueError, RecursionError):
         raise UserError(f"{run.status} is not the status of a run: it is not valid JSON.") from None
 
@@ -190,7 +190,7 @@ def request_stop(run: RunFolder) -> None:
     try:
         write_json(run.stop_request, request, is_durable=False)
     except OSError as error:
-        raise UserError(f"Cannot ask the run to stop: {run.stop_request}: {error.strerror}.") from None
+        raise UserError(f"Cannot ask the run to stop: {run.stop_request}: {describe_os_error(error)}.") from None
 
 
 def is_stop_requested(run: RunFolder) -> bool:

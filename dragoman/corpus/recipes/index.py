@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dragoman.run.errors import UsageError, UserError, did_you_mean
+from dragoman.run.errors import UsageError, UserError, describe_os_error, did_you_mean
 
 _READABLE_FORMATS = ("txt", "tsv", "sgm", "tmx")
 LanguagePair = tuple[str, str]
@@ -122,7 +122,7 @@ def _build_index(path: Path) -> None:
         folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=".index-")
     except OSError as problem:
         raise UserError(
-            f"{path.parent} cannot be written: {problem.strerror}. "
+            f"{path.parent} cannot be written: {describe_os_error(problem)}. "
             "Set the environment variable MTDATA to a folder for downloads."
         ) from None
     with folder as name:

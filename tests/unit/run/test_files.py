@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, whatever happens in between."""
 
+import errno
 import hashlib
 import os
 import threading
@@ -175,6 +176,48 @@ def test_what_an_earlier_crash_left_is_no_obstacle(tmp_path):
     write_text(tmp_path / "file.txt", "whole")
     assert names_in(tmp_path) == ["file.txt", "latest"]
     assert (tmp_path / "file.txt").read_text() == "whole"
+
+
+def test_a_pipe_stays_a_pipe_and_gets_the_text(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link"):
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        write_text(path, "text")
+        assert os.read(reader, 100) == b"text"
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert names_in(tmp_path) == ["link", "pipe"]
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_text("old")
+    (tmp_path / "link").symlink_to("elsewhere/file")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "elsewhere" / "file").read_text() == "new"
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "missing" / "file", tmp_path / "folder"):
+        with pytest.raises(OSError, match="") as failure:
+            write_text(path, "text")
+        assert failure.value.filename == str(path)
+        assert failure.value.filename2 is None
+    assert names_in(tmp_path) == ["folder"]
+
+
+def test_a_full_disk_is_named_by_the_file(tmp_path):
+    def fill() -> None:
+        with write_then_rename(tmp_path / "file"):
+            raise OSError(errno.ENOSPC, "No space left on device")  # as a write reports it: without a name
+
+    with pytest.raises(OSError, match="No space") as failure:
+        fill()
+    assert failure.value.filename == str(tmp_path / "file")
 
 
 def test_a_folder_can_be_flushed(tmp_path):
