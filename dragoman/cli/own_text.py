@@ -1,13 +1,16 @@
 """`dragoman train --source … --target …`: trains on two text files, with settings chosen for them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dragoman.corpus.cleaning.cleaning_account import dropped_message
+from dragoman.corpus.cleaning.detection import describe_languages, detect_languages
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
-from dragoman.corpus.settings import PrepareSettings
+from dragoman.corpus.settings import PrepareSettings, load_prepare_settings, pair_up
 from dragoman.evaluation.final_evaluation import evaluate_run
+from dragoman.evaluation.scores import require_tokenizer
 from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.launch.launcher import launch_run, write_end_report
 from dragoman.run.commands import command_for
@@ -21,17 +24,33 @@ from dragoman.training.run_setup import create_run, require_free_folder
 from dragoman.translation.translator import load_run
 
 
+@dataclass(frozen=True)
+class OwnText:
+    """Two lists of files, and their languages where the user gave them, e.g. "en-ja"."""
+
+    source: Sequence[Path]
+    target: Sequence[Path]
+    languages: str | None = None
+
+    def settings(self) -> PrepareSettings:
+        """Returns the settings to prepare the text with."""
+        corpora = [{"source": source, "target": target} for source, target in pair_up(self.source, self.target)]
+        settings, _ = load_prepare_settings(None, {"corpora": corpora, "languages": self.languages})
+        return settings
+
+
 def train_on_own_text(
-    run: RunFolder, source: Sequence[Path], target: Sequence[Path], overrides: list[str], placement: Placement, say: Say
+    run: RunFolder, text: OwnText, overrides: list[str], placement: Placement, say: Say
 ) -> dict[str, Any]:
     """Prepares, chooses and explains settings, trains, and evaluates on the held-out test lines; returns the scores."""
     require_free_folder(run)
-    apply_overrides({}, overrides)  # reports a mistake in --set now, not after preparing
+    machine = Machine(num_cores(), count_gpus(), placement.num_workers)
+    _check_overrides(overrides, machine)
+    prepare_settings = _with_languages(text.settings(), say)
     with progress_bars() as show:
-        corpus = prepare_corpus(PrepareSettings.of_files(source, target), run.prepared, say, show)
+        corpus = prepare_corpus(prepare_settings, run.prepared, say, show)
     if dropped := dropped_message(corpus.manifest.cleaning):
         say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
-    machine = Machine(num_cores(), count_gpus(), placement.num_workers)
     tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
     for reason in reasons:
         say(reason)
@@ -48,3 +67,23 @@ def train_on_own_text(
     write_end_report(run, settings)  # again, now with the score of the test set
     say(f"Translate with: {command_for('translate', run.path)} FILE")
     return {"test": result.figures()}
+
+
+def _check_overrides(overrides: list[str], machine: Machine) -> None:
+    """Reports a mistake in --set now, not after preparing."""
+    tables, _ = choose_settings(CorpusSize(num_pairs=1, num_target_tokens=1), machine, Path())
+    require_tokenizer(build_settings(tables, overrides, where="--set").evaluation.tokenizer)
+
+
+def _with_languages(settings: PrepareSettings, say: Say) -> PrepareSettings:
+    """Returns the settings with the languages that the user gave or that are certain, and tells which."""
+    if settings.languages is not None:
+        return settings
+    languages = detect_languages(settings)
+    if languages is None:
+        say(
+            "The languages are not certain: lines in a wrong language are kept. Name them with --languages, e.g. en-de."
+        )
+        return settings
+    say(f"Detected languages: {describe_languages(languages)}; set --languages if this is wrong.")
+    return settings.model_copy(update={"languages": languages})
