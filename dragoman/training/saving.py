@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
-from dragoman.monitoring.buffered_file import describe_trouble
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
 from dragoman.training.checkpoint import Snapshot, TrainingState, save_checkpoint
 from dragoman.training.kept_checkpoints import KeptCheckpoints
@@ -177,7 +176,7 @@ class CheckpointSaver:
             problems = self._kept.add(step)
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
         except OSError as error:
-            return SaveFailed(step, self._run.checkpoints, describe_trouble(error))
+            return SaveFailed(step, self._run.checkpoints, describe_os_error(error))
         return Saved(step, path, num_bytes, time.perf_counter() - begin, snapshot_seconds, tuple(problems))
 
     def _wait(self) -> None:

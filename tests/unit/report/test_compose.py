@@ -424,7 +424,7 @@ def test_a_file_in_place_of_the_folder_is_a_user_error(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_write_permission_is_a_user_error(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="Permission denied"):
+    with pytest.raises(UserError, match="you do not have the permission"):
         write_report(short_report(), tmp_path)
 
 

@@ -213,8 +213,8 @@ def test_leaving_waits_for_what_is_being_written(run, learner, slow_disk):
     ("number", "words"),
     [
         (errno.ENOSPC, "there is no space left on the disk"),
-        (errno.EROFS, "Read-only file system"),
-        (errno.EIO, "Input/output error"),
+        (errno.EROFS, "the file system is read-only"),
+        (errno.EIO, "the disk reports an input/output error"),
     ],
 )
 def test_a_refusal_is_an_outcome_and_the_one_before_stays(run, saver, learner, refuse, number, words):
@@ -333,7 +333,7 @@ def test_an_end_that_cannot_be_saved_says_what_stays(run, saver, learner, refuse
     with pytest.raises(UserError) as raised:
         saver.finish(state_of(2, learner), learner)
     assert str(raised.value) == (
-        f"The last state, of step 2, could not be written to {run.checkpoints}: Read-only file system. "
+        f"The last state, of step 2, could not be written to {run.checkpoints}: the file system is read-only. "
         "The checkpoint of step 1 is kept: continue from it with --resume."
     )
     assert [outcome.step for outcome in saver.poll()] == [2, 2]  # the last of three is told by the error itself
