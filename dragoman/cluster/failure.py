@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,6 +56,16 @@ def report_failure(text: str, is_plain: bool) -> None:
     if path := os.environ.get(ERROR_FILE_VARIABLE):
         details = {"timestamp": int(time.time()), "time": time.time(), "is_plain": is_plain}
         write_json(Path(path), {"message": {"message": text, "extraInfo": details}})
+
+
+def write_traceback(folder: Path, rank: int, error: BaseException) -> Path | None:
+    """Writes the traceback of a worker's error into the run folder; returns the file, None if that is impossible."""
+    details = folder / f"failure.rank{rank}.txt"
+    try:
+        details.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return None
+    return details
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:

@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dragoman.cluster.environment import PARENT_VARIABLE
+from dragoman.cluster.environment import LAUNCH_BEGIN_VARIABLE, LAUNCH_SECONDS_VARIABLE, PARENT_VARIABLE
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import (
     FOLDER_VARIABLE,
@@ -44,10 +44,11 @@ STACK_POLL_SECONDS = 0.02
 class WorkerGroup:
     """This machine's workers of one attempt; `run` waits for them, other methods may be called from other threads."""
 
-    def __init__(self, spec: AttemptSpec) -> None:
+    def __init__(self, spec: AttemptSpec, begin: float) -> None:
+        """`begin` is when the order to start came, by time.monotonic()."""
         self._spec = spec
         self._ranks = range(spec.first_rank, spec.first_rank + spec.num_workers)
-        self._begin = time.monotonic()
+        self._begin = begin
         self._folder = TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
 
     def run(self) -> WorkersEnd:
@@ -56,6 +57,8 @@ class WorkerGroup:
         # level of a parent logger is not enough: torch's modules set their own. Nothing else in this process logs.
         logging.disable(logging.CRITICAL)
         os.environ.update(self._spec.environment)
+        launch_seconds = float(self._spec.environment.get(LAUNCH_SECONDS_VARIABLE, "0"))
+        os.environ[LAUNCH_BEGIN_VARIABLE] = str(self._begin - launch_seconds)
         os.environ[FOLDER_VARIABLE] = self._folder.name
         os.environ[PARENT_VARIABLE] = str(os.getpid())
         with self._folder:

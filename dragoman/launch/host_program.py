@@ -133,9 +133,10 @@ class HostProgram:
 
     def _do_start(self, request: Message) -> Message:
         """Runs the workers of one attempt to their end, which may take days."""
+        begin = time.monotonic()  # before an import that may take seconds
         from dragoman.launch.agent import WorkerGroup
 
-        workers = self._workers = WorkerGroup(AttemptSpec.from_json(request["spec"]))
+        workers = self._workers = WorkerGroup(AttemptSpec.from_json(request["spec"]), begin)
         try:
             end = workers.run()
         except Exception as error:  # the agents did not find each other

@@ -13,10 +13,16 @@ from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.status import is_stop_requested
 from dragoman.training.learner import LossScale
+from dragoman.training.spent_time import SpentTime
 
 LOOK_SECONDS = 1.0
 MAX_SKIPS_IN_A_ROW = 50
 _RECENT_STEPS = 20
+_UNKNOWN_EVALUATION_SHARE = 0.1
+_UNKNOWN_EVALUATION_SECONDS = 600.0
+"""What is kept for the first evaluation: this share of the budget, but not more than these seconds."""
+_END_SECONDS = 1.0
+"""What it takes to close files and end the processes."""
 
 
 class StopReason(IntEnum):
@@ -30,24 +36,6 @@ class StopReason(IntEnum):
     SIGNAL = 5
     REQUEST = 6
     """`dragoman stop`: unlike a signal, which a job manager may send, it means that the run must not be restarted."""
-
-
-class TrainingTime:
-    """Seconds of training over all restarts, and their cost."""
-
-    def __init__(self, seconds_before: float, price_per_hour: float | None) -> None:
-        self._begin = time.monotonic() - seconds_before
-        self._price_per_hour = price_per_hour
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since training first began, without the pauses between restarts."""
-        return time.monotonic() - self._begin
-
-    @property
-    def cost(self) -> float | None:
-        """Cost in the currency of price_per_hour; None where no price is set."""
-        return None if self._price_per_hour is None else self.seconds / 3600 * self._price_per_hour
 
 
 class StopNotice:
@@ -65,6 +53,45 @@ class StopNotice:
         self.reason = max(self.reason, StopReason.HOST_BACK if number == PAUSE_SIGNAL else StopReason.SIGNAL)
 
 
+class Reserve:
+    """The time that a run needs to end in good order, from what its last steps, evaluation and checkpoint took."""
+
+    def __init__(self, spent: SpentTime) -> None:
+        self._spent = spent
+        self._recent_steps: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._step_begin: float | None = None
+
+    def begin_step(self) -> None:
+        """Measures the step that ended now, with everything between two steps except an evaluation."""
+        now = time.monotonic()
+        if self._step_begin is not None:
+            self._recent_steps.append(now - self._step_begin)
+            self._spent.step_seconds = max(self._recent_steps)
+        self._step_begin = now
+
+    def add_evaluation(self, seconds: float) -> None:
+        """Keeps what an evaluation took, and does not count it as a part of its step."""
+        self._spent.evaluation_seconds = seconds
+        if self._step_begin is not None:
+            self._step_begin += seconds
+
+    def seconds_after_one_more_step(self, budget_seconds: float, is_evaluation_due: bool) -> float:
+        """Returns what is needed if the run makes this step and ends after the next.
+
+        An evaluation that was not measured yet is assumed to take a share of the budget.
+        """
+        evaluation_seconds = self._spent.evaluation_seconds
+        if evaluation_seconds is None:
+            evaluation_seconds = min(_UNKNOWN_EVALUATION_SHARE * budget_seconds, _UNKNOWN_EVALUATION_SECONDS)
+        num_evaluations = 2 if is_evaluation_due else 1
+        return 2 * self._spent.step_seconds + num_evaluations * evaluation_seconds + self.seconds_to_save
+
+    @property
+    def seconds_to_save(self) -> float:
+        """Seconds for a checkpoint that is being written, the last one, and the end of the processes."""
+        return 2 * self._spent.checkpoint_seconds + _END_SECONDS
+
+
 class StopConditions:
     """Checks everything a run may stop for: a signal, a request in the run folder, a budget.
 
@@ -72,24 +99,29 @@ class StopConditions:
     """
 
     def __init__(
-        self, settings: TrainingSettings, spent: TrainingTime, notice: StopNotice, run: RunFolder | None = None
+        self, settings: TrainingSettings, spent: SpentTime, notice: StopNotice, run: RunFolder | None = None
     ) -> None:
-        self._settings = settings
-        self._spent = spent
+        self.spent = spent
+        self.reserve = Reserve(spent)
+        self._budget_seconds, self._budget_reason = _smallest_budget(settings)
         self._notice = notice
         self._run = run
         self._last_look = 0.0
 
-    def reason(self) -> StopReason:
-        """Returns what this rank would stop for now."""
+    def reason_before_step(self, is_evaluation_due: bool) -> StopReason:
+        """Returns why this rank would stop after the step that begins now: with one more, the budget might not last."""
+        self.reserve.begin_step()
+        return self._reason(self.reserve.seconds_after_one_more_step(self._budget_seconds, is_evaluation_due))
+
+    def reason_to_stop_at_once(self) -> StopReason:
+        """Returns why this rank would even interrupt an evaluation: there is just enough time left to save."""
+        return self._reason(self.reserve.seconds_to_save)
+
+    def _reason(self, reserve_seconds: float) -> StopReason:
         if self.is_asked_to_end():
             return self._notice.reason
-        cost = self._spent.cost
-        if self._settings.max_cost is not None and cost is not None and cost >= self._settings.max_cost:
-            return StopReason.COST
-        if self._settings.max_hours is not None and self._spent.seconds >= self._settings.max_hours * 3600:
-            return StopReason.TIME
-        return StopReason.NONE
+        is_used_up = self.spent.seconds + reserve_seconds >= self._budget_seconds
+        return self._budget_reason if is_used_up else StopReason.NONE
 
     def is_asked_to_end(self) -> bool:
         """Whether a signal or a request has come; looks into the run folder once a second."""
@@ -100,6 +132,16 @@ class StopConditions:
             if is_stop_requested(self._run):
                 self._notice.reason = StopReason.REQUEST
         return self._notice.reason is not StopReason.NONE
+
+
+def _smallest_budget(settings: TrainingSettings) -> tuple[float, StopReason]:
+    """Returns the seconds that the run may take, and what limits them."""
+    budgets: list[tuple[float, StopReason]] = []
+    if settings.max_cost is not None and settings.price_per_hour is not None:
+        budgets.append((settings.max_cost / settings.price_per_hour * 3600, StopReason.COST))
+    if settings.max_hours is not None:
+        budgets.append((settings.max_hours * 3600, StopReason.TIME))
+    return min(budgets, key=lambda budget: budget[0], default=(math.inf, StopReason.NONE))
 
 
 class FiniteGuard:

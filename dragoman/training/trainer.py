@@ -5,18 +5,19 @@ from collections.abc import Callable
 
 import torch
 
+from dragoman.cluster.failure import write_traceback
 from dragoman.cluster.heartbeat import beat, report_end
 from dragoman.cluster.step_clock import Part
-from dragoman.cluster.world import World
+from dragoman.cluster.world import Vote, World
 from dragoman.corpus.batching import FIRST_POSITION, MicroBatch, StepPlan, share_of_rank
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.validation import evaluate_on_dev, save_translations
+from dragoman.evaluation.validation import EvaluationFailedError, evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.monitoring.interval import TrainMeters, read_parts
 from dragoman.monitoring.pace import FinishedStep
 from dragoman.monitoring.watcher import PredictionSample, Watcher
-from dragoman.run.commands import resume_command
+from dragoman.run.commands import command_for, resume_command
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.schedule import build_schedule
@@ -34,7 +35,7 @@ from dragoman.training.learner import (
 )
 from dragoman.training.resuming import ResumePlan, send_state
 from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
-from dragoman.training.stopping import FiniteGuard, StopConditions, StopNotice, StopReason, TrainingTime
+from dragoman.training.stopping import FiniteGuard, StopConditions, StopReason
 
 _FIXED_COST_STEP = 5
 
@@ -50,7 +51,7 @@ class Trainer:
         world: World,
         watcher: Watcher,
         resume: ResumePlan,
-        notice: StopNotice,
+        stop: StopConditions,
         restart_cause: str | None = None,
     ) -> None:
         self._restart_cause = restart_cause
@@ -62,13 +63,12 @@ class Trainer:
         self.learner = build_learner(settings, corpus, world)
         self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
         self.step = self._num_updates = 0
-        position, seconds_before = FIRST_POSITION, 0.0
+        self._stop, self._spent = stop, stop.spent
+        position = FIRST_POSITION
         state = self._restore(resume)
         if state is not None:
-            self.step, self._num_updates = state.step, state.num_updates
-            position, seconds_before = state.position, state.training_seconds
-        self._spent = TrainingTime(seconds_before, settings.training.price_per_hour)
-        self._stop = StopConditions(settings.training, self._spent, notice, run if world.is_first else None)
+            self.step, self._num_updates, position = state.step, state.num_updates, state.position
+            self._spent.count_at_least(state.training_seconds)
         self._mixture = Mixture.build(corpus.train_corpora, settings.data)
         self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
@@ -101,8 +101,8 @@ class Trainer:
                 self._evaluate()
             self._save_and_wait(self._saver.save_now)  # so that a run can be resumed from the start
         guard = FiniteGuard(self.learner.loss_scale)
-        reason = StopReason.NONE if self.step < settings.training.max_steps else StopReason.STEPS
-        if self._is_evaluation_missing:
+        reason = self._reason_at_start()
+        if self._is_evaluation_missing and reason <= StopReason.STEPS:
             reason = self._evaluate() or reason
             self._saver.mark_outdated()  # it was saved without its evaluation
             self._is_save_due = True
@@ -113,7 +113,7 @@ class Trainer:
                 begin = time.perf_counter()
                 self.learner.clock.begin_step()
                 beat("reading a batch", self.step)
-                vote = self._world.start_vote(self._stop.reason())  # answered while the step computes
+                vote = self._start_vote()  # answered while the step computes
                 plan = self._stream.next_step()
                 batches = read_micro_batches(self._stream, plan, self._share)
                 learning_rate = self._schedule(self._num_updates)
@@ -136,8 +136,8 @@ class Trainer:
                 if self.step % settings.training.log_every == 0 or is_over:
                     self._log(learning_rate, batches)
                 is_asked_to_end = reason >= StopReason.HOST_BACK
-                if not is_asked_to_end and (is_over or self.step % settings.evaluation.evaluate_every == 0):
-                    reason = self._evaluate() or reason
+                if not is_asked_to_end and (is_over or self._is_evaluation_due(self.step)):
+                    reason = self._evaluate(is_last=is_over) or reason
                 self._is_save_due |= self.step % settings.checkpoints.save_every == 0 or self._is_best()
                 self._save_if_due()
             self._save_and_wait(self._saver.finish)
@@ -145,6 +145,20 @@ class Trainer:
         self._watcher.say(self._closing_message(reason))
         report_end(reason.name.lower(), self.step)
         return reason
+
+    def _reason_at_start(self) -> StopReason:
+        """Collective: returns why no step is to be made at all: all are made, or a resumed run has no budget left."""
+        if self.step >= self._settings.training.max_steps:
+            return StopReason.STEPS
+        return StopReason(self._start_vote().result())
+
+    def _start_vote(self) -> Vote:
+        """Collective: starts the vote of all ranks on whether to stop after the step that begins now."""
+        is_evaluation_due = self._is_evaluation_due(self.step + 1)
+        return self._world.start_vote(self._stop.reason_before_step(is_evaluation_due))
+
+    def _is_evaluation_due(self, step: int) -> bool:
+        return step % self._settings.evaluation.evaluate_every == 0
 
     def _announce(self) -> None:
         shape = self.learner.model.shape
@@ -230,23 +244,47 @@ class Trainer:
             prediction=[begin_mark, *corpus.target_tokenizer.subwords(prediction)],
         )
 
-    def _evaluate(self) -> StopReason:
+    def _evaluate(self, is_last: bool = False) -> StopReason:
         """Collective: evaluates the model on the dev set; returns why it was interrupted, NONE if it was not."""
-        should_stop = self._stop.is_asked_to_end
+        # The last evaluation may take long, or even kill the process: what was learned is saved before.
+        is_saved = is_last and self._is_saver and self._saver.save(self._state(), self.learner)
         self.learner.clock.switch(Part.EVALUATION)
-        evaluation = evaluate_on_dev(self.learner.model, self._corpus, self._settings, self._world, should_stop)
-        self.learner.clock.switch(Part.OTHER)
+        try:
+            evaluation = evaluate_on_dev(
+                self.learner.model,
+                self._corpus,
+                self._settings,
+                self._world,
+                should_stop=lambda: self._stop.reason_to_stop_at_once() is not StopReason.NONE,
+            )
+        except EvaluationFailedError as error:
+            self._report_failed_evaluation(error)
+            return StopReason.NONE
+        finally:
+            self.learner.clock.switch(Part.OTHER)
         if evaluation is None:
-            return StopReason(self._world.start_vote(self._stop.reason()).result())
-        self._evaluation = {"loss": evaluation.loss, "bleu": evaluation.bleu}
+            return StopReason(self._world.start_vote(self._stop.reason_to_stop_at_once()).result())
+        self._stop.reserve.add_evaluation(evaluation.seconds)
+        if is_saved:
+            self._saver.mark_outdated()
+        self._evaluation = {"loss": evaluation.loss, "bleu": evaluation.bleu, "chrf": evaluation.chrf}
         self._watcher.evaluated(self.step, evaluation.figures())
         if self._world.is_first:
             save_translations(self._run, self.step, evaluation)
         return StopReason.NONE
 
+    def _report_failed_evaluation(self, error: EvaluationFailedError) -> None:
+        """Says why there are no scores; a model that cannot be judged now can still be trained and saved."""
+        details = write_traceback(self._run.path, self._world.rank, error.__cause__) if error.__cause__ else None
+        where = f" Details are in {details}." if details else ""
+        self._watcher.say(
+            f"Step {self.step} could not be evaluated ({error}).{where} The run goes on without these scores; "
+            f"to evaluate it later: {command_for('evaluate', self._run.path)}"
+        )
+
     def _lacks_evaluation(self, state: TrainingState) -> bool:
         """Whether a checkpoint's step should have been evaluated, but a request to stop came first."""
-        is_due = state.step % self._settings.evaluation.evaluate_every == 0
+        is_due = self._is_evaluation_due(state.step)
         is_last = state.step >= self._settings.training.max_steps
         return state.evaluation is None and state.step > 0 and (is_due or is_last)
 
@@ -279,6 +317,7 @@ class Trainer:
         for outcome in self._saver.poll():
             match outcome:
                 case Saved():
+                    self._spent.checkpoint_seconds = outcome.seconds + outcome.snapshot_seconds
                     self._watcher.saved(outcome.step, outcome.figures())
                     for problem in outcome.problems:
                         self._watcher.say(problem)

@@ -9,7 +9,6 @@ import errno
 import os
 import signal
 import sys
-import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -25,7 +24,7 @@ from dragoman.cluster.environment import (
     find_rank_info,
     threads_of_this_worker,
 )
-from dragoman.cluster.failure import report_failure
+from dragoman.cluster.failure import report_failure, write_traceback
 from dragoman.cluster.heartbeat import report_end, start_heartbeat
 from dragoman.cluster.rendezvous import Rendezvous, join_rendezvous
 from dragoman.cluster.world import World, join_world, leave_world
@@ -54,7 +53,8 @@ from dragoman.run.processes import end_with_parent
 from dragoman.training.rehearsal import rehearse, rehearse_briefly
 from dragoman.training.resuming import ResumePlan, plan_resume
 from dragoman.training.run_setup import copy_tokenizers
-from dragoman.training.stopping import StopNotice, StopReason
+from dragoman.training.spent_time import SpentTime, find_launch
+from dragoman.training.stopping import StopConditions, StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 
 _CHECK_SECONDS = 15.0
@@ -182,6 +182,9 @@ def _train(
         resume = plan_resume(run, world, console.say if console else print)
         if resume.is_new_run and os.environ.get(RESUMED_VARIABLE):
             raise UserError(f"There is no checkpoint to resume in {run.checkpoints} on any host.")
+        price = settings.training.price_per_hour
+        opened = SpentTime.open(run, world, find_launch(), price, resume.is_saver, resume.is_new_run)
+        stop = StopConditions(settings.training, stack.enter_context(opened), notice, run if world.is_first else None)
         corpus = PreparedCorpus.open(settings.data.prepared)
         if resume.is_saver:
             copy_tokenizers(corpus, run)
@@ -192,7 +195,7 @@ def _train(
         watcher = _open_watcher(run, settings, world, console, resume, stack) if console else Watcher()
         if resume.is_new_run and settings.cluster.check != "never":
             watcher.predicted(0, _predict(settings, corpus, world, watcher))
-        trainer = Trainer(run, settings, corpus, world, watcher, resume, notice, restart_cause)
+        trainer = Trainer(run, settings, corpus, world, watcher, resume, stop, restart_cause)
         reason = trainer.train()
         if console:
             _diagnose(run, watcher, trainer.step)
@@ -256,12 +259,8 @@ def known_cause(run: RunFolder, rank: int, error: Exception) -> str | None:
 def describe_exception(run: RunFolder, rank: int, error: Exception) -> str:
     """Returns the first line of the error, and writes the traceback to the run folder."""
     first_line = (str(error).splitlines() or [""])[0]
-    details = run.path / f"failure.rank{rank}.txt"
-    try:
-        details.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        where = f" Details are in {details}."
-    except OSError:
-        where = ""
+    details = write_traceback(run.path, rank, error)
+    where = f" Details are in {details}." if details else ""
     return f"Worker {rank} failed: {type(error).__name__}: {first_line}{where}"
 
 

@@ -99,10 +99,10 @@ def test_a_run_in_training_is_not_trained_twice_and_stops_on_request(config: Pat
 @pytest.mark.parametrize(
     ("budget", "setting"),
     [
-        pytest.param("max_hours", ["--set", "training.max_hours=0.0002"], marks=pytest.mark.slow),
+        pytest.param("max_hours", ["--set", "training.max_hours=0.01"], marks=pytest.mark.slow),
         pytest.param(
             "max_cost",
-            ["--set", "training.max_cost=0.001", "--set", "training.price_per_hour=5"],
+            ["--set", "training.max_cost=0.05", "--set", "training.price_per_hour=5"],
             marks=pytest.mark.slow,
         ),
     ],

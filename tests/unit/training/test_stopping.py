@@ -12,15 +12,15 @@ from dragoman.run.config import TrainingSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.status import clear_stop_request, request_stop
-from dragoman.training import stopping
+from dragoman.training import spent_time, stopping
 from dragoman.training.learner import LossScale
+from dragoman.training.spent_time import Launch, SpentTime
 from dragoman.training.stopping import (
     MAX_SKIPS_IN_A_ROW,
     FiniteGuard,
     StopConditions,
     StopNotice,
     StopReason,
-    TrainingTime,
 )
 
 NAN, INFINITY = math.nan, math.inf
@@ -41,6 +41,7 @@ class FakeTime:
 def clock(monkeypatch):
     clock = FakeTime()
     monkeypatch.setattr(stopping, "time", clock)
+    monkeypatch.setattr(spent_time, "time", clock)
     return clock
 
 
@@ -56,7 +57,8 @@ def notice():
 
 def conditions_for(notice: StopNotice, run: RunFolder | None = None, **settings: float) -> StopConditions:
     training = TrainingSettings(**settings)
-    return StopConditions(training, TrainingTime(0.0, training.price_per_hour), notice, run)
+    spent = SpentTime(Launch("now", stopping.time.monotonic()), training.price_per_hour)
+    return StopConditions(training, spent, notice, run)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_a_signal_asks_for_the_end_and_does_not_bring_it(notice, number, reason)
     assert notice.reason is StopReason.NONE
     os.kill(os.getpid(), number)
     assert notice.reason is reason
-    assert conditions_for(notice).reason() is reason
+    assert conditions_for(notice).reason_to_stop_at_once() is reason
 
 
 @pytest.mark.parametrize("order", [(signal.SIGTERM, PAUSE_SIGNAL), (PAUSE_SIGNAL, signal.SIGTERM)])
@@ -94,21 +96,21 @@ def test_ranks_that_vote_agree_on_the_stronger_reason():
 
 def test_a_request_in_the_run_folder_is_seen_within_a_second(run, clock):
     conditions = conditions_for(StopNotice(), run)
-    assert conditions.reason() is StopReason.NONE
+    assert conditions.reason_to_stop_at_once() is StopReason.NONE
     request_stop(run)
     clock.now += stopping.LOOK_SECONDS + 0.01
-    assert conditions.reason() is StopReason.REQUEST
+    assert conditions.reason_to_stop_at_once() is StopReason.REQUEST
     clear_stop_request(run)
     clock.now += 10
-    assert conditions.reason() is StopReason.REQUEST  # what was asked for stays asked for
+    assert conditions.reason_to_stop_at_once() is StopReason.REQUEST  # what was asked for stays asked for
 
 
 def test_a_request_that_a_launcher_passes_on_as_a_signal_is_known_for_one(run, clock, notice):
     conditions = conditions_for(notice, run)
-    assert conditions.reason() is StopReason.NONE
+    assert conditions.reason_to_stop_at_once() is StopReason.NONE
     request_stop(run)
     os.kill(os.getpid(), signal.SIGTERM)  # before the next look is due
-    assert conditions.reason() is StopReason.REQUEST
+    assert conditions.reason_to_stop_at_once() is StopReason.REQUEST
 
 
 def test_the_run_folder_is_looked_at_once_a_second_only(run, clock, monkeypatch):
@@ -126,43 +128,86 @@ def test_a_request_outweighs_a_signal(run, notice, clock):
     """`dragoman stop` must end the run for good, even where a job manager signals too."""
     request_stop(run)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert conditions_for(notice, run).reason() is StopReason.REQUEST
+    assert conditions_for(notice, run).reason_to_stop_at_once() is StopReason.REQUEST
 
 
 def test_only_the_rank_that_is_given_the_folder_looks_for_requests(run):
     request_stop(run)
-    assert conditions_for(StopNotice()).reason() is StopReason.NONE
+    assert conditions_for(StopNotice()).reason_to_stop_at_once() is StopReason.NONE
 
 
-def test_hours_and_money_are_counted_over_all_restarts(clock):
-    spent = TrainingTime(seconds_before=3_000.0, price_per_hour=6.0)
-    clock.now += 600
-    assert spent.seconds == pytest.approx(3_600)
-    assert spent.cost == pytest.approx(6.0)
-    assert TrainingTime(3_000.0, None).cost is None
+# Budgets
 
 
-def test_a_budget_ends_the_run_when_it_is_used_up_and_not_before(clock):
+STEP, EVALUATION, CHECKPOINT = 10.0, 200.0, 40.0
+
+
+def train_until_stopped(clock: FakeTime, conditions: StopConditions, evaluate_every: int) -> float:
+    """Plays the training loop; returns the seconds from the start of the launcher to the end of the run."""
+    for step in range(1, 10_000):
+        reason = conditions.reason_before_step(step % evaluate_every == 0)
+        clock.now += STEP
+        if reason is not StopReason.NONE or step % evaluate_every == 0:
+            clock.now += EVALUATION
+            conditions.reserve.add_evaluation(EVALUATION)
+        conditions.spent.checkpoint_seconds = CHECKPOINT
+        if reason is not StopReason.NONE:
+            clock.now += 2 * CHECKPOINT  # one is still being written when the last one is due
+            return conditions.spent.seconds
+    raise AssertionError("it never stopped")
+
+
+@pytest.mark.parametrize("seconds", range(2_000, 2_600, 7))
+def test_steps_the_last_evaluation_and_the_last_checkpoint_fit_into_the_budget(clock, seconds):
+    conditions = conditions_for(StopNotice(), max_hours=seconds / 3600)
+    spent = train_until_stopped(clock, conditions, evaluate_every=30)
+    assert seconds - (2 * STEP + 2 * EVALUATION) <= spent <= seconds
+
+
+def test_a_budget_that_is_used_up_leaves_no_step(clock):
     conditions = conditions_for(StopNotice(), max_hours=1.0)
-    clock.now += 3_599
-    assert conditions.reason() is StopReason.NONE
-    clock.now += 1
-    assert conditions.reason() is StopReason.TIME
+    assert conditions.reason_before_step(is_evaluation_due=False) is StopReason.NONE
+    clock.now += 3_600
+    assert conditions.reason_before_step(is_evaluation_due=False) is StopReason.TIME
     assert not conditions.is_asked_to_end()  # nobody asked: the last evaluation is still made
 
 
-def test_money_is_named_before_time_and_somebodys_wish_before_both(clock, notice):
-    conditions = conditions_for(notice, max_hours=1.0, max_cost=2.0, price_per_hour=2.0)
+def test_an_evaluation_is_interrupted_when_there_is_just_enough_time_to_save(clock):
+    conditions = conditions_for(StopNotice(), max_hours=1.0)
+    conditions.spent.checkpoint_seconds = CHECKPOINT
+    clock.now += 3_600 - 2 * CHECKPOINT - 2
+    assert conditions.reason_to_stop_at_once() is StopReason.NONE
+    clock.now += 2
+    assert conditions.reason_to_stop_at_once() is StopReason.TIME
+
+
+def test_time_for_an_evaluation_that_was_never_measured_is_kept(clock):
+    conditions = conditions_for(StopNotice(), max_hours=1.0)
+    clock.now += 0.9 * 3_600
+    assert conditions.reason_before_step(is_evaluation_due=False) is StopReason.TIME
+    assert conditions.reason_to_stop_at_once() is StopReason.NONE
+
+
+@pytest.mark.parametrize(
+    ("max_cost", "reason"), [(1.9, StopReason.COST), (2.0, StopReason.COST), (2.1, StopReason.TIME)]
+)
+def test_the_smaller_budget_is_named(clock, max_cost, reason):
+    conditions = conditions_for(StopNotice(), max_hours=1.0, max_cost=max_cost, price_per_hour=2.0)
     clock.now += 3_600
-    assert conditions.reason() is StopReason.COST
+    assert conditions.reason_before_step(is_evaluation_due=False) is reason
+
+
+def test_somebodys_wish_is_named_before_a_budget(clock, notice):
+    conditions = conditions_for(notice, max_hours=1.0)
+    clock.now += 3_600
     os.kill(os.getpid(), PAUSE_SIGNAL)
-    assert conditions.reason() is StopReason.HOST_BACK
+    assert conditions.reason_to_stop_at_once() is StopReason.HOST_BACK
 
 
 def test_without_budgets_time_ends_nothing(clock):
     conditions = conditions_for(StopNotice())
     clock.now += 10**9
-    assert conditions.reason() is StopReason.NONE
+    assert conditions.reason_to_stop_at_once() is StopReason.NONE
 
 
 def test_asking_costs_next_to_nothing(run):
@@ -170,7 +215,7 @@ def test_asking_costs_next_to_nothing(run):
     conditions = conditions_for(StopNotice(), run)
     begin = time.perf_counter()
     for _ in range(1_000):
-        conditions.reason()
+        conditions.reason_to_stop_at_once()
     assert time.perf_counter() - begin < 1.0
 
 

@@ -1,0 +1,73 @@
+"""A budget of hours or money is an upper bound, whatever happens to the run: crashes give back steps, but no time."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from program import Run, Training, farthest_step, read_records, wait_until
+
+from dragoman.run.folder import RunFolder
+from dragoman.run.status import read_status
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+BUDGET_SECONDS = 90.0
+NEVER = 10**6
+SETTINGS = {
+    "training.max_hours": BUDGET_SECONDS / 3600,
+    "training.max_steps": NEVER,
+    "checkpoints.save_every": NEVER,
+    "evaluation.evaluate_every": NEVER,
+    "monitoring.report": "false",
+}
+
+
+def seconds_since_launch(run: Path) -> float:
+    """Seconds since the launcher began to hold its machines."""
+    status = read_status(RunFolder(run))
+    assert status is not None
+    return time.time() - status.started
+
+
+def wait_for_more_steps(training: Training) -> None:
+    """Waits until a few new steps are made, or the budget has ended the run first."""
+    before = len(read_records(training.run, "train")) if (training.run / "metrics.jsonl").exists() else 0
+    wait_until(
+        lambda: (
+            (training.run / "metrics.jsonl").exists()
+            and (len(read_records(training.run, "train")) >= before + 3 or not training.processes())
+        ),
+        "more steps",
+    )
+
+
+def test_kills_of_workers_and_launchers_do_not_lengthen_a_run(config: Path, tmp_path: Path, dragoman: Run):
+    run, paid = tmp_path / "run", 0.0
+    settings = [argument for key, value in SETTINGS.items() for argument in ("--set", f"{key}={value}")]
+    with Training(run, config, "--workers", 2, *settings) as training:
+        for rank in (1, 0):
+            wait_for_more_steps(training)
+            num_restarts = len(read_records(run, "restart"))
+            training.worker(rank).kill()
+            wait_until(lambda before=num_restarts: len(read_records(run, "restart")) > before, "the restart")
+        wait_for_more_steps(training)
+        paid += seconds_since_launch(run)
+        os.killpg(training.pid, signal.SIGKILL)
+        training.end(-signal.SIGKILL)
+    assert RunFolder(run).checkpoint_steps() == [0]  # nothing else on disk knows the time
+
+    done = dragoman("train", "--resume", "--workers", 2, "--run-dir", run)
+    status = read_status(RunFolder(run))
+    paid += status.time - status.started
+    assert "training.max_hours is used up" in done.stdout
+    assert status.reason == "time"
+    assert paid <= BUDGET_SECONDS
+    assert json.loads(RunFolder(run).spent.read_text())["seconds"] >= paid - 5.0
+    assert read_records(run, "train")[-1]["training_seconds"] <= BUDGET_SECONDS
+
+    num_steps = farthest_step(run)
+    done = dragoman("train", "--resume", "--workers", 2, "--run-dir", run)
+    assert "training.max_hours is used up" in done.stdout
+    assert farthest_step(run) == num_steps
