@@ -215,9 +215,12 @@ def _write_samples(run: RunFolder, node: str) -> None:
     run.system(node).write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
 
 
-def write_translations(run: RunFolder, bleu_counts: Sequence[Sequence[int]], sources: Sequence[str] = ()) -> None:
+def write_translations(
+    run: RunFolder, bleu_counts: Sequence[Sequence[int]], sources: Sequence[str] = (), tokenizer: str = "13a"
+) -> None:
     """Writes translations.jsonl with made-up sentences that have these counts."""
-    rows: list[dict[str, Any]] = [{"step": NUM_STEPS, "bleu": 20.0, "signature": SIGNATURE}]
+    signature = SIGNATURE.replace("tok:13a", f"tok:{tokenizer}")
+    rows: list[dict[str, Any]] = [{"step": NUM_STEPS, "bleu": 20.0, "signature": signature}]
     for number, counts in enumerate(bleu_counts):
         source = sources[number] if sources else f"sentence {number}"
         rows.append({"source": source, "reference": "r", "translation": "t", "bleu_counts": list(counts)})

@@ -42,6 +42,8 @@ class DevTranslations:
     sources: list[str]
     references: list[str]
     counts: Floats
+    tokenizer: str | None = None
+    """What cut the text into the words that were counted; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,12 @@ def _judge_translations(named: dict[str, Findings], translated: dict[str, DevTra
 
 
 def _compare_pair(best: str, other: str, translated: dict[str, DevTranslations]) -> str:
+    tokenizers = [translated[name].tokenizer for name in (best, other)]
+    if None not in tokenizers and tokenizers[0] != tokenizers[1]:
+        return (
+            f"BLEU of {best} and {other} cannot be compared: it was computed with different tokenizers "
+            f"({tokenizers[0]} and {tokenizers[1]})."
+        )
     difference = compare_bleu(translated[other], translated[best])
     if difference is None:
         return f"{best} and {other} translated different dev sets: their BLEU cannot be compared."
@@ -259,8 +267,8 @@ def _judge_losses(named: dict[str, Findings]) -> str:
         found = {name: float(np.interp(last, *each.dev_loss)) for name, each in named.items()}
         best = min(found, key=found.__getitem__)
         return (
-            f"At step {int(last):,}, which all have reached, {best} has the lowest dev loss, {found[best]:.4f}; that may "
-            "be chance, with so few evaluations."
+            f"At step {int(last):,}, which all have reached, {best} has the lowest dev loss, {found[best]:.4f}; that "
+            "may be chance, with so few evaluations."
         )
     values = {name: float(fit.curve([last]).value[0]) for name, fit in fits.items()}
     best, second = sorted(values, key=values.__getitem__)[:2]
@@ -301,9 +309,17 @@ def read_translations(run: RunFolder) -> DevTranslations | None:
             rows = [json.loads(line) for _, line in zip(range(_MAX_SENTENCES), file, strict=False)]
         counts = np.array([row["bleu_counts"] for row in rows], dtype=np.float64).reshape(len(rows), NUM_COUNTS)
         texts = [[str(row[name]) for row in rows] for name in ("source", "reference")]
-        return DevTranslations(int(head["step"]), texts[0], texts[1], counts) if rows and _are_counts(counts) else None
+        if not rows or not _are_counts(counts):
+            return None
+        return DevTranslations(int(head["step"]), texts[0], texts[1], counts, _tokenizer_of(head.get("signature")))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _tokenizer_of(signature: object) -> str | None:
+    """Returns the tokenizer that a signature of sacreBLEU names."""
+    named = [field.removeprefix("tok:") for field in str(signature).split("|") if field.startswith("tok:")]
+    return named[0] if named else None
 
 
 def _are_counts(counts: Floats) -> bool:

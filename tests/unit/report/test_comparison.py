@@ -108,6 +108,14 @@ def test_different_dev_sets_are_not_compared(worse, better):
     assert "different dev sets" in compare(worse, better).facts["judgements"][0]
 
 
+def test_bleu_of_different_tokenizers_is_not_compared(worse, better):
+    for run, tokenizer in ((worse, "13a"), (better, "ja-mecab-0.996-IPA")):
+        write_translations(run, counts(0.5, 20), tokenizer=tokenizer)
+    (judgement, *_) = compare(worse, better).facts["judgements"]
+    assert "different tokenizers (ja-mecab-0.996-IPA and 13a)" in judgement
+    assert "significant" not in judgement
+
+
 def test_with_damaged_translations_losses_are_compared(worse, better):
     write_translations(worse, counts(0.5, 20))
     better.translations.write_text('{"step": 5}\n{"bleu_counts": "x"}\n')
