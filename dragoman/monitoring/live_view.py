@@ -115,13 +115,20 @@ def header(view: RunView, width: int) -> Section | None:
         format_figure("cost {:,.2f}", figures["cost"]),
     ]
     quality = [
-        format_figure("loss {:.4g}", figures["loss"]),
-        format_figure("BLEU {:.2f}", figures["bleu"]),
-        format_figure("{:,.0f} target tokens/s", figures["target_tokens_per_second"]),
+        format_figure("training loss {:.4g}", figures["train_loss"]),
+        _latest_score(view),
+        format_figure("{:,.0f} tokens/s", figures["target_tokens_per_second"]),
         f"{format_step(figures['seconds_per_step'])} per step" if figures["seconds_per_step"] is not None else "",
     ]
     lines = [line for line in (flow(state, width), _progress(view, width), flow(quality, width)) if line]
     return _rows([*(line[0] for line in lines), *(row for line in lines for row in line[1:])])
+
+
+def _latest_score(view: RunView) -> str:
+    """BLEU of the last evaluation, or its loss where it has no BLEU, with its step."""
+    bleu, loss = (view.figures[name] for name in ("bleu", "dev_loss"))
+    score = format_figure("dev loss {:.4g}", loss) if bleu is None else f"BLEU {bleu:.2f}"
+    return score + format_figure(" at step {:,}", view.figures["evaluation_step"]) if score else ""
 
 
 def _progress(view: RunView, width: int) -> Sequence[RenderableType]:
@@ -391,7 +398,9 @@ def _loss_labels(low: float, high: float, num_rows: int) -> list[str]:
 
 
 def _step_axis(first: float, last: float, has_marks: bool, indent: int, width: int) -> Table:
-    legend = Text.assemble(("⠤⠤", "cyan"), " loss", *(("  ", ("◆", "bold magenta"), " dev loss") if has_marks else ()))
+    legend = Text.assemble(
+        ("⠤⠤", "cyan"), " training loss", *(("  ", ("◆", "bold magenta"), " dev loss") if has_marks else ())
+    )
     axis = Table.grid("", "", "", padding=(0, 1, 0, 0), expand=True)
     axis.columns[1].ratio, axis.columns[1].justify, axis.columns[1].no_wrap = 1, "center", True
     axis.add_row(f"{' ' * indent}step {first:,.0f}", legend, f"{last:,.0f}")

@@ -170,7 +170,7 @@ class Findings:
 
     @property
     def pauses(self) -> list[Restart]:
-        """Restarts by a person; a launcher that starts a run again records the cause, and other trainers say nothing."""
+        """Restarts by a person: a launcher that starts a run again records the cause. Other trainers record nothing."""
         return [] if self.evidence.is_imported else [each for each in self.evidence.restarts if not each.cause]
 
     @property

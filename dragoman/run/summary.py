@@ -92,18 +92,23 @@ def run_figures(run: RunFolder, observation: Observation) -> dict[str, Any]:
 def progress_figures(run: RunFolder, observation: Observation, last: LastRecords) -> dict[str, Any]:
     """Returns progress, quality and speed of a run."""
     plan, status = planned_training(run), observation.status
-    train, evaluation = last.get("train"), last.get("evaluation")
-    train = train if isinstance(train, TrainRecord) else TrainRecord(kind="train", step=0)
+    last_train, last_evaluation = last.get("train"), last.get("evaluation")
+    train = last_train if isinstance(last_train, TrainRecord) else None
+    evaluation = last_evaluation if isinstance(last_evaluation, EvaluationRecord) else None
     figures: dict[str, Any] = {
         "step": _newest_step(observation, last),
         "max_steps": status.num_steps if status else plan.get("max_steps"),
-        "loss": train.loss,
-        "bleu": evaluation.bleu if isinstance(evaluation, EvaluationRecord) else None,
-        "seconds_per_step": train.seconds_per_step,
-        "target_tokens_per_second": train.target_tokens_per_second,
+        "train_loss": train and train.loss,
+        "train_step": train and train.step,
+        "dev_loss": evaluation and evaluation.loss,
+        "bleu": evaluation and evaluation.bleu,
+        "evaluation_step": evaluation and evaluation.step,
+        "seconds_per_step": train and train.seconds_per_step,
+        "target_tokens_per_second": train and train.target_tokens_per_second,
     }
-    seconds_left = _seconds_left(figures, train.training_seconds or 0.0, plan) if observation.is_alive else None
-    return figures | {"seconds_left": seconds_left, "cost": train.cost}
+    training_seconds = (train and train.training_seconds) or 0.0
+    seconds_left = _seconds_left(figures, training_seconds, plan) if observation.is_alive else None
+    return figures | {"seconds_left": seconds_left, "cost": train and train.cost}
 
 
 def _newest_step(observation: Observation, last: LastRecords) -> int | None:
@@ -193,9 +198,10 @@ def status_lines(figures: dict[str, Any], observation: Observation) -> list[str]
     rows = {
         "State": describe_observation(observation) + _describe_launcher(figures, observation),
         "Step": _describe_step(figures),
-        "Quality": _join(
-            format_figure("loss {:.4f}", figures["loss"]),
-            format_figure("BLEU {:.2f} at the last evaluation", figures["bleu"]),
+        "Training": _at_step(format_figure("loss {:.4f}", figures["train_loss"]), figures["train_step"]),
+        "Dev set": _at_step(
+            _join(format_figure("loss {:.4f}", figures["dev_loss"]), format_figure("BLEU {:.2f}", figures["bleu"])),
+            figures["evaluation_step"],
         ),
         "Speed": _join(
             format_figure("{:.3f} s per step", figures["seconds_per_step"]),
@@ -220,6 +226,10 @@ def _describe_step(figures: dict[str, Any]) -> str:
     # Rounded down: only a complete run shows 100%.
     share = f" of {max_steps:,} ({floor(1000 * step / max_steps) / 10:.1f}%)" if max_steps else ""
     return _join(f"{step:,}{share}", f"{format_seconds(seconds_left)} left" if seconds_left is not None else "")
+
+
+def _at_step(text: str, step: int | None) -> str:
+    return _join(text, format_figure("at step {:,}", step), between=" ") if text else ""
 
 
 def _describe_workers(figures: dict[str, Any]) -> str:

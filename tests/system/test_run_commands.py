@@ -114,19 +114,27 @@ def test_status_for_people(dragoman: Run, run: RunFolder):
     assert dragoman("status", run.path).stdout.splitlines() == [
         "State:      running (process 4242 on alpha)",
         "Step:       50 of 100 (50.0%), 0:01:40 left",
-        "Quality:    loss 1.5000",
+        "Training:   loss 1.5000 at step 50",
         "Speed:      2.000 s per step, 17,000 target tokens/s",
         "Workers:    2",
         "Checkpoint: none yet",
     ]
 
 
+def test_losses_of_training_and_of_the_dev_set_are_told_apart(dragoman: Run, run: RunFolder):
+    append(run.metrics, json.dumps({"kind": "evaluation", "step": 40, "loss": 1.75, "bleu": 12.5}) + "\n")
+    lines = dragoman("status", run.path).stdout.splitlines()
+    assert "Training:   loss 1.5000 at step 50" in lines
+    assert "Dev set:    loss 1.7500, BLEU 12.50 at step 40" in lines
+
+
 def test_status_for_programs(dragoman: Run, run: RunFolder):
     write_status(run, state="waiting", message="for host h2")
     figures = json.loads(dragoman("status", run.path, "--json").stdout)
     assert list(figures) == [
-        "state", "step", "max_steps", "loss", "bleu", "seconds_per_step", "target_tokens_per_second", "seconds_left",
-        "cost", "workers", "hosts", "restarts", "last_restart_cause", "message", "checkpoint", "run", "host", "pid",
+        "state", "step", "max_steps", "train_loss", "train_step", "dev_loss", "bleu", "evaluation_step",
+        "seconds_per_step", "target_tokens_per_second", "seconds_left", "cost",
+        "workers", "hosts", "restarts", "last_restart_cause", "message", "checkpoint", "run", "host", "pid",
     ]  # fmt: skip
     assert (figures["state"], figures["message"], figures["bleu"]) == ("waiting", "for host h2", None)
     assert figures["seconds_left"] == 100.0
@@ -283,7 +291,7 @@ def test_a_terminal_has_a_live_view_until_the_end(run: RunFolder):
     append(run.path / "system.alpha.jsonl", json.dumps(sample) + "\n")
     with running(run, num_restarts=1) as status, watching_in_terminal(run) as (watching, terminal):
         shown = read_terminal(terminal, "line 15")
-        for part in ("step 50 of 100", "loss 1.5", "BLEU 23.44", "17,000 target tokens/s", "left", "restarts 1"):
+        for part in ("step 50 of 100", "loss 1.5", "BLEU 23.44", "17,000 tokens/s", "left", "restarts 1"):
             assert part in shown
         for part in ("forward 75 %", "alpha", "11.2 MB/s (90 Mbit/s)", "line 13"):
             assert part in shown

@@ -39,7 +39,8 @@ from dragoman.run.status import Observation, RunStatus
 
 NOW = 1_800_000_000.0
 FIGURES = {
-    "step": 1_234, "max_steps": 10_000, "loss": 3.2141, "bleu": 23.44, "seconds_per_step": 1.95,
+    "step": 1_234, "max_steps": 10_000, "train_loss": 3.2141, "dev_loss": 3.5,
+    "evaluation_step": 1_000, "bleu": 23.44, "seconds_per_step": 1.95,
     "target_tokens_per_second": 17_000.0, "seconds_left": 3_723.0, "cost": 12.5,
 }  # fmt: skip
 ATTRIBUTION = {
@@ -125,14 +126,20 @@ def test_the_header_shows_state_step_quality_and_speed():
     first, second, third = show_section(header, complete_view(), 80, 3)
     assert first == "running  runs/demo  restarts 2  cost 12.50"
     assert second.startswith("step 1,234 of 10,000  12.3 %  1:02:03 left  ████")
-    assert third == "loss 3.214  BLEU 23.44  17,000 target tokens/s  1.95 s per step"
+    assert third == "training loss 3.214  BLEU 23.44 at step 1,000  17,000 tokens/s  1.95 s per step"
+
+
+def test_an_evaluation_without_bleu_shows_its_own_loss_and_step():
+    figures = FIGURES | {"bleu": None}
+    third = show_section(header, complete_view(figures=figures), 80, 3)[2]
+    assert third.startswith("training loss 3.214  dev loss 3.5 at step 1,000")
 
 
 def test_narrow_rows_leave_out_the_least_important():
     first, second, third = show_section(header, complete_view(), 32, 3)
     assert first == "running  runs/demo  restarts 2"
     assert second == "step 1,234 of 10,000  12.3 %"
-    assert third == "loss 3.214  BLEU 23.44"
+    assert third == "training loss 3.214"
     assert show(flow(["a long text"], 8)[0], 8) == ["a long …"]
 
 
@@ -153,7 +160,7 @@ def test_the_loss_curve_falls_from_left_to_right_and_has_figures():
     assert rows[0].startswith("9.00 ┤")
     assert rows[3].startswith("6.23 ┤")
     assert rows[6].startswith("3.45 ┤")
-    assert rows[7].split() == ["step", "0", "⠤⠤", "loss", "1,230"]
+    assert rows[7].split() == ["step", "0", "⠤⠤", "training", "loss", "1,230"]
     starts = [len(row[6:]) - len(row[6:].lstrip()) for row in rows[:7]]
     assert starts == sorted(starts)
     assert len(rows[6]) == len(rows[7]) == 60

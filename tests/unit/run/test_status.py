@@ -269,14 +269,17 @@ def figures_of(run: RunFolder) -> dict[str, object]:
 def test_all_that_is_known(run):
     hosts = (HostStatus("h1", 2), HostStatus("h2", 2, "lost"))
     write_status(run, hosts=hosts, num_restarts=2, last_restart_cause="h2 was lost", message="x")
-    write_records(run, TRAIN | {"step": 10}, {"time": 9.0, "kind": "evaluation", "step": 600, "bleu": 23.4}, TRAIN)
+    write_records(
+        run, TRAIN | {"step": 10}, {"time": 9.0, "kind": "evaluation", "step": 600, "loss": 1.7, "bleu": 23.4}, TRAIN
+    )
     checkpoint = run.checkpoint(500)
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_bytes(b"12345")
     figures = figures_of(run)
     assert figures["checkpoint"].pop("seconds_ago") == pytest.approx(0, abs=10)
     assert figures == {
-        "state": "running", "step": 620, "max_steps": 1_000, "loss": 1.5, "bleu": 23.4, "seconds_per_step": 2.0,
+        "state": "running", "step": 620, "max_steps": 1_000, "train_loss": 1.5, "train_step": 620, "dev_loss": 1.7,
+        "bleu": 23.4, "evaluation_step": 600, "seconds_per_step": 2.0,
         "target_tokens_per_second": 17_000.4, "seconds_left": 760.0, "cost": 3.5, "workers": 4,
         "hosts": [{"name": "h1", "workers": 2, "state": "working"}, {"name": "h2", "workers": 2, "state": "lost"}],
         "restarts": 2, "last_restart_cause": "h2 was lost", "message": "x",
@@ -391,7 +394,7 @@ def test_lost_hosts_and_restarts_are_told(run):
     assert lines == [
         "State:      running (process 4242 on alpha)",
         "Step:       620 of 1,000 (62.0%), 0:12:40 left",
-        "Quality:    loss 1.5000",
+        "Training:   loss 1.5000 at step 620",
         "Speed:      2.000 s per step, 17,000 target tokens/s",
         "Cost:       3.50",
         "Workers:    4 on h1 2, h2 2 (lost)",
