@@ -32,7 +32,8 @@ def describe_settings() -> str:
 
 def _describe_section(name: str, section: Any) -> str:
     rows = [
-        f"| `{key}` | {_default(field)} | {field.description or ''} |" for key, field in section.model_fields.items()
+        f"| `{key}` | {_default(field)} | {' '.join((field.description or '').split())} |"
+        for key, field in section.model_fields.items()
     ]
     return "\n".join([f"## `[{name}]`", "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
 

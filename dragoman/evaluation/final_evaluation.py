@@ -10,8 +10,9 @@ from typing import Any
 
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.lines import TextFile
-from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.corpus.prepared_corpus import MANIFEST_NAME, PreparedCorpus
 from dragoman.evaluation.scores import Score, choose_tokenizer, require_tokenizer, score_translations
+from dragoman.run.checkpoints import is_trained_on
 from dragoman.run.config import ScoreTokenizer
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import read_json, write_text
@@ -66,7 +67,7 @@ def evaluate_run(
     if (source is None) != (reference is None):
         raise UsageError("Give --source and --reference together, or neither of them.")
     if source is None or reference is None:
-        sources, references = PreparedCorpus.open(run.settings.data.prepared).text("test")
+        sources, references = _open_prepared(run, say).text("test")
     else:
         sources, references = read_text(source, say), read_text(reference, say)
         if len(sources) != len(references):
@@ -87,6 +88,22 @@ def evaluate_run(
     result = FinalEvaluation(score, len(sources), seconds, run.checkpoint, run.step, sources, translations, references)
     _save_score(result, "the prepared test set" if source is None else str(source))
     return result
+
+
+def _open_prepared(run: LoadedRun, say: Callable[[str], None]) -> PreparedCorpus:
+    """Opens the corpus that the run was trained on; says so if it was prepared again since."""
+    prepared = run.settings.data.prepared
+    if not (prepared / MANIFEST_NAME).is_file():
+        raise UserError(
+            f"The prepared data of {_folder_of(run.checkpoint).path} is not in {prepared}, so there is no test set: "
+            "give text and its translation with --source and --reference."
+        )
+    corpus = PreparedCorpus.open(prepared)
+    if not is_trained_on(run.checkpoint, corpus.fingerprint):
+        say(
+            f"{prepared} was prepared again since the run was trained: its test set may have sentences of the training."
+        )
+    return corpus
 
 
 def _folder_of(checkpoint: Path) -> RunFolder:

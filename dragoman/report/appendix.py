@@ -1,6 +1,7 @@
 """Sections after the answers: failures, samples, scores, step parts, predictions, settings, environment."""
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from typing import TypeVar
@@ -10,6 +11,7 @@ from dragoman.report.answers.speed import attribution_chart
 from dragoman.report.content import Chart, ReportSection, Series, Table, TranslationSample, format_value
 from dragoman.report.evidence import Evidence, curve
 from dragoman.report.findings import Findings
+from dragoman.run.commands import shell_path
 
 _MAX_SAMPLES = 24
 MAX_SCORES = 60
@@ -182,9 +184,10 @@ def _reproduction(evidence: Evidence) -> ReportSection:
         lines += ["# how the run was started", " ".join(map(shlex.quote, provenance.command))]
     if provenance.git_commit:
         lines.append(f"# with the code of commit {provenance.git_commit}")
-    run = shlex.quote(str(evidence.run.path))
+    run = shell_path(evidence.run.path)
+    prepared = os.path.normpath(evidence.run.path / (evidence.settings.data.prepared or ""))
     lines += [
-        f"# the same settings and data ({evidence.settings.data.prepared}) give the same run, on any number of workers",
+        f"# the same settings and data ({prepared}) give the same run, on any number of workers",
         f"dragoman train {run}/config.toml --run-dir runs/again",
         f"dragoman report {run}",
     ]

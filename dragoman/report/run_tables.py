@@ -187,7 +187,7 @@ def read_corpus_facts(run: RunFolder, prepared: str | None) -> CorpusFacts:
     """Reads the figures that the run recorded, or else those in the prepared corpus itself."""
     values = _read_table(run.corpus_facts)
     if not values and prepared is not None:
-        values = _read_table(Path(prepared) / "manifest.json")
+        values = _read_table(run.path / prepared / "manifest.json")
     return CorpusFacts.model_validate(values)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +44,7 @@ def check_sizes(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -> dict
         require_known_format(checkpoint / MANIFEST_FILE, manifest.get("format_version"), FORMAT_VERSION)
         records = {name: manifest["files"][name] for name in names}
         expected = {name: (int(record["bytes"]), str(record["sha256"])) for name, record in records.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{checkpoint} is incomplete: its {MANIFEST_FILE} is missing or unreadable.") from None
     for name, (num_bytes, _) in expected.items():
         path = checkpoint / name
@@ -76,10 +75,31 @@ def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> P
 
 def read_training_seconds(run: RunFolder) -> float:
     """Reads how long a run had been trained when its newest checkpoint was saved; 0 if that is not known."""
-    for step in reversed(run.checkpoint_steps()):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return float(read_json(run.checkpoint(step) / STATE_FILE)["training_seconds"])
-    return 0.0
+    steps = run.checkpoint_steps()
+    seconds = _read_from_state(run.checkpoint(steps[-1]), "training_seconds") if steps else None
+    return seconds if isinstance(seconds, float) else 0.0
+
+
+def require_same_data(checkpoint: Path, fingerprint: str) -> None:
+    """Refuses prepared data with another fingerprint than the data that a checkpoint was trained on."""
+    if not is_trained_on(checkpoint, fingerprint):
+        raise UserError(
+            f"{checkpoint} was trained on other prepared data than data.prepared holds now (fingerprint "
+            f"{fingerprint[:12]}). Name the folder it was trained on: --set data.prepared=FOLDER."
+        )
+
+
+def is_trained_on(checkpoint: Path, fingerprint: str) -> bool:
+    """Whether a checkpoint was trained on the prepared data with this fingerprint; true if it does not tell."""
+    return _read_from_state(checkpoint, "data_fingerprint") in (None, fingerprint)
+
+
+def _read_from_state(checkpoint: Path, key: str) -> Any:
+    """Reads one value of state.json; None if it cannot be read."""
+    try:
+        return read_json(checkpoint / STATE_FILE)[key]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 # The best ones
@@ -107,10 +127,8 @@ def _or_last(figure: Any, sign: float) -> float:
 
 def read_rank(run: RunFolder, step: int, best_by: "Metric") -> Rank | None:
     """Ranks a checkpoint by the evaluation in its state.json; None if it was not evaluated or cannot be read."""
-    try:
-        return rank_evaluation(step, read_json(run.checkpoint(step) / STATE_FILE)["evaluation"], best_by)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    evaluation = _read_from_state(run.checkpoint(step), "evaluation")
+    return rank_evaluation(step, evaluation, best_by) if isinstance(evaluation, dict) else None
 
 
 def rank_steps(run: RunFolder, steps: Iterable[int], best_by: "Metric") -> list[int]:
@@ -177,7 +195,7 @@ def copied_step(folder: Path) -> int:
     """Returns the step that a copied checkpoint holds; its name does not tell."""
     try:
         return int(read_json(folder / MANIFEST_FILE)["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{folder} is a folder without a readable {MANIFEST_FILE}, not a link to a step.") from None
 
 

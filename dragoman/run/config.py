@@ -52,7 +52,8 @@ class DataSettings(SettingsTable):
     """[data]: the training data."""
 
     prepared: Path
-    """Folder written by `dragoman prepare`; relative to the current folder or to the config file."""
+    """Folder written by `dragoman prepare`; relative to the current folder or to the config file. The config.toml of a
+    run names it relative to the run folder if both are in one project, so that the project can be moved."""
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000, strict=True)] = 256
     """Longest sentence in subwords (end mark included); longer pairs are left out of training and counted."""
     weights: dict[str, NotNegative] = Field(default={})
@@ -241,7 +242,8 @@ class Settings(SettingsTable):
 
 
 PROVENANCE = "provenance"
-"""Table of config.toml with versions and the like; written, never read as a setting."""
+"""Table of a run's config.toml with versions and the like; not settings."""
+_PROJECT_LEVELS = 2
 _NOT_OF_A_RUN = (PROVENANCE, "prepare")
 """Tables of a config file that are not settings of the run; `dragoman prepare` reads the second."""
 
@@ -249,9 +251,34 @@ _NOT_OF_A_RUN = (PROVENANCE, "prepare")
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     """Reads a TOML file, applies `section.key=value` overrides and checks everything."""
     values = read_toml(path)
+    if isinstance(provenance := values.get(PROVENANCE), dict):
+        _anchor_prepared(values, path.parent, provenance.get("prepared"))
     for table in _NOT_OF_A_RUN:
         values.pop(table, None)
     return _find_prepared(build_settings(values, overrides, where=str(path)), beside=path.parent)
+
+
+def _anchor_prepared(values: dict[str, Any], folder: Path, first_place: Any) -> None:
+    """Makes the path in a run's own config absolute: it never means a folder that happens to be in the current one.
+
+    If only the run was moved, the data is where it was when the run started.
+    """
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.get("prepared"), str):
+        places = [os.path.normpath(folder.resolve() / data["prepared"]), str(first_place)]
+        data["prepared"] = next(filter(os.path.isabs, filter(os.path.exists, places)), places[0])
+
+
+def relative_to_run(prepared: Path, folder: Path) -> Path:
+    """Returns the prepared folder as the config of a run names it: relative if both will be moved together.
+
+    That is the case inside the run folder and in its project, which is taken to be at most two levels above it, as in
+    PROJECT/runs/NAME. The root of all files is no project.
+    """
+    folder = folder.resolve()
+    projects = [parent for parent in (folder, *folder.parents[:_PROJECT_LEVELS]) if parent != Path(parent.anchor)]
+    is_in_project = any(prepared.is_relative_to(project) for project in projects)
+    return Path(os.path.relpath(prepared, folder)) if is_in_project else prepared
 
 
 def _find_prepared(settings: Settings, beside: Path) -> Settings:

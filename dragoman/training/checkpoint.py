@@ -20,6 +20,7 @@ from dragoman.run.checkpoints import (
     MODEL_FILE,
     OPTIMIZER_FILE,
     STATE_FILE,
+    require_same_data,
 )
 from dragoman.run.errors import UserError
 from dragoman.run.files import fsync_folder, read_json, require_known_format, sha256, write_json
@@ -146,11 +147,7 @@ def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -
     """Restores a verified checkpoint; refuses one of other data or of another model."""
     state = read_state(checkpoint)
     _require_same_shape(checkpoint, state.model, learner.model)
-    if state.data_fingerprint != data_fingerprint:
-        raise UserError(
-            f"{checkpoint} was trained on other prepared data (fingerprint {state.data_fingerprint[:12]}) than "
-            f"data.prepared holds now ({data_fingerprint[:12]}). Set data.prepared to the folder it was trained on."
-        )
+    require_same_data(checkpoint, data_fingerprint)
     expected = parameters_by_moment(learner.model) if state.num_updates else {}
     moments = load_tensors_like(expected, checkpoint / OPTIMIZER_FILE)
     load_weights(learner.model, checkpoint / MODEL_FILE)

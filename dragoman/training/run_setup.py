@@ -10,11 +10,12 @@ from typing import Any
 
 from dragoman import __version__
 from dragoman.corpus.mixture import Mixture, base_weights, build_stages, stages_begun
-from dragoman.corpus.prepared_corpus import PreparedCorpus, tokenizer_path
+from dragoman.corpus.prepared_corpus import MANIFEST_NAME, PreparedCorpus, tokenizer_path
 from dragoman.evaluation.scores import choose_tokenizer, require_tokenizer
 from dragoman.model.shape import resolve_shape
-from dragoman.run.checkpoints import newest_complete_checkpoint
-from dragoman.run.config import Settings, dump_settings, load_settings
+from dragoman.run.checkpoints import newest_complete_checkpoint, require_same_data
+from dragoman.run.commands import resume_command
+from dragoman.run.config import Settings, dump_settings, load_settings, relative_to_run
 from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import write_json, write_text
 from dragoman.run.folder import RunFolder, checkpoint_step, is_locked
@@ -36,7 +37,7 @@ def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
     try:
         copy_tokenizers(corpus, run)
         write_json(run.corpus_facts, corpus.facts())
-        write_text(run.config, dump_settings(settings, _describe_start()))
+        _write_config(run, settings)
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {describe_os_error(error)}.") from error
 
@@ -65,16 +66,34 @@ def reopen_run(
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
             raise UsageError(f"A resumed run must keep {section}.{key} = {old}; start a new run to use {new}.")
+    _require_data(run, settings.data.prepared)
     corpus = _check_settings(settings, num_workers)
     settings = _resolve_tokenizer(_resolve_data(settings, corpus), corpus, before)
     warnings: list[str] = []
     checkpoint = newest_complete_checkpoint(run, warnings.append)
     if checkpoint is not None:
+        require_same_data(checkpoint, corpus.fingerprint)
         _require_same_mixture(before, settings, corpus, checkpoint_step(checkpoint))
     elif are_checkpoints_here:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
     if settings != before:
-        write_text(run.config, dump_settings(settings, _describe_start()))
+        _write_config(run, settings)
+
+
+def _require_data(run: RunFolder, prepared: Path) -> None:
+    """Says how to name the new place of prepared data that was moved."""
+    if not (prepared / MANIFEST_NAME).is_file():
+        raise UserError(
+            f"The prepared data of {run.path} is not in {prepared}. If it was moved, name its folder: "
+            f"{resume_command(run.path)} --set data.prepared=FOLDER"
+        )
+
+
+def _write_config(run: RunFolder, settings: Settings) -> None:
+    prepared = settings.data.prepared
+    data = settings.data.model_copy(update={"prepared": relative_to_run(prepared, run.path)})
+    start = _describe_start() | {"prepared": str(prepared)}
+    write_text(run.config, dump_settings(settings.model_copy(update={"data": data}), start))
 
 
 def _require_same_mixture(before: Settings, settings: Settings, corpus: PreparedCorpus, num_steps: int) -> None:
@@ -117,7 +136,7 @@ def _check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
 
 
 def _resolve_data(settings: Settings, corpus: PreparedCorpus) -> Settings:
-    """Makes the path absolute and the weights explicit, for a resume from another folder or after a new `prepare`."""
+    """Makes the path absolute and the weights explicit, so that they stay the same after a new `prepare`."""
     weights = base_weights(corpus.train_corpora, settings.data.weights)
     update = {"prepared": settings.data.prepared.resolve(), "weights": weights}
     return settings.model_copy(update={"data": settings.data.model_copy(update=update)})

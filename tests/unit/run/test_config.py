@@ -1,5 +1,6 @@
 """Settings: what is wrong is named, what is right survives being written and read again."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,7 @@ training_values = st.fixed_dictionaries(
 def test_written_settings_are_read_back_the_same(tmp_path, prepared, training, steps, best_by):
     boundaries = [boundary for boundary, _ in sorted(steps)]
     values = training | {"boundaries": boundaries, "multipliers": [factor for _, factor in sorted(steps)]}
+    prepared = os.path.normpath(tmp_path / prepared)  # a run's config is read with an absolute path
     before = build_settings({"data": {"prepared": prepared}, "training": values, "checkpoints": {"best_by": best_by}})
     provenance = {"command": ["dragoman", prepared], "git_commit": None, "python": "3.11"}
     after = load_settings(write_config(tmp_path, dump_settings(before, provenance)))
@@ -260,3 +262,21 @@ def test_the_prepared_folder_is_looked_for_here_and_then_beside_the_config(tmp_p
     assert load_settings(config).data.prepared == elsewhere / "mine"
     (here / "mine").mkdir()
     assert load_settings(config).data.prepared == Path("mine")
+
+
+def test_the_config_of_a_run_names_the_prepared_folder_relative_to_itself(tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "x"
+    for folder in (run, tmp_path / "here" / "prepared"):
+        folder.mkdir(parents=True)
+    (run / "config.toml").write_text('[data]\nprepared = "../../prepared"\n[provenance]\n')
+    monkeypatch.chdir(tmp_path / "here" / "prepared")
+    (tmp_path / "link").symlink_to(run)
+    for path in (run / "config.toml", Path("../../runs/x/config.toml"), tmp_path / "link" / "config.toml"):
+        assert load_settings(path).data.prepared == tmp_path / "prepared"
+    assert load_settings(run / "config.toml", ["data.prepared=../prepared"]).data.prepared == Path("../prepared")
+
+
+@pytest.mark.parametrize("data", ["", "data = 3\n", "[data]\n", "[data]\nprepared = 3\n"])
+def test_a_damaged_config_of_a_run_is_refused_in_words(tmp_path, data):
+    with pytest.raises(UsageError, match=r"data"):
+        load_settings(write_config(tmp_path, f"{data}[provenance]\n"))

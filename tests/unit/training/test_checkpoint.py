@@ -160,7 +160,7 @@ def test_a_resumed_run_may_change_its_dropout(run, fresh):
 
 def test_a_checkpoint_of_other_data_is_refused_in_words(run, fresh):
     checkpoint = save(run, 0, fresh)
-    expected = r"other prepared data \(fingerprint 0123456789ab\).*data.prepared holds now \(fedc"
+    expected = r"other prepared data than data.prepared holds now \(fingerprint fedc.*--set data.prepared=FOLDER"
     with pytest.raises(UserError, match=expected):
         restore_learner(checkpoint, small_learner(), "fedc" * 16)
 

@@ -3,14 +3,18 @@ make.
 """
 
 import json
-from dataclasses import dataclass, replace
+import shutil
+import tomllib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checkpoint_folders import make_checkpoint
 
 from dragoman.corpus.prepared_corpus import TrainCorpus
-from dragoman.run.config import Settings, build_settings, dump_settings, load_settings
+from dragoman.run.config import Settings, build_settings, dump_settings, load_settings, relative_to_run
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder, lock_run
 from dragoman.training import run_setup
@@ -31,6 +35,11 @@ class FakeCorpus:
     source_vocab_size: int = 64
     target_vocab_size: int = 64
     is_joint: bool = True
+    fingerprint: str = "0" * 64
+    manifest: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(settings={"languages": "en-de"}))
+
+    def text(self, _split: str) -> tuple[list[str], list[str]]:
+        return ["A dog."], ["Ein Hund."]
 
     def facts(self) -> dict[str, Any]:
         return {"key": "made up"}
@@ -62,7 +71,8 @@ class Stand:
 @pytest.fixture
 def stand(tmp_path, monkeypatch):
     (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "tokenizer.model").write_bytes(b"")
+    for name in ("tokenizer.model", "manifest.json"):
+        (tmp_path / "prepared" / name).touch()
     stand = Stand(RunFolder(tmp_path / "run"), FakeCorpus(tmp_path / "prepared"))
     monkeypatch.setattr(run_setup.PreparedCorpus, "open", lambda _: stand.corpus)
     monkeypatch.setattr(run_setup, "newest_complete_checkpoint", lambda run, _warn: stand.newest_checkpoint(run))
@@ -220,10 +230,96 @@ def test_a_number_of_workers_that_cannot_be_is_refused_before_anything_is_writte
 def test_a_folder_that_cannot_be_written_is_named(stand):
     stand.run.path.parent.joinpath("file").touch()
     stand.run = RunFolder(stand.run.path.parent / "file" / "run")
-    with pytest.raises(UserError, match="cannot be written: Not a directory"):
+    with pytest.raises(UserError, match="cannot be written: a part of the path is a file"):
         stand.begin()
 
 
 def test_what_it_learned_from_is_noted_in_the_run_folder(stand):
     stand.begin()
     assert json.loads(stand.run.corpus_facts.read_text(encoding="utf-8")) == {"key": "made up"}
+
+
+# Where the prepared data is
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "prepared", "written"),
+    [
+        ("run", "run/prepared", "prepared"),
+        ("runs/my run", "prepared", "../../prepared"),
+        ("runs/x", "data/wmt/prepared", "../../data/wmt/prepared"),
+        ("a/b/runs/x", "prepared", None),
+    ],
+)
+def test_the_prepared_data_is_named_relative_to_the_run_in_the_same_project(
+    stand, tmp_path, run_dir, prepared, written
+):
+    folder = tmp_path / prepared
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    stand.corpus.folder.rename(folder)
+    stand.corpus, stand.run = replace(stand.corpus, folder=folder), RunFolder(tmp_path / run_dir)
+    assert stand.begin().data.prepared == folder
+    written_in_config = tomllib.loads(stand.run.config.read_text(encoding="utf-8"))["data"]["prepared"]
+    assert written_in_config == (written or str(folder))
+
+
+def test_the_root_of_all_files_is_no_project():
+    assert relative_to_run(Path("/data/wmt"), Path("/scratch/run")) == Path("/data/wmt")
+    assert relative_to_run(Path("/data/wmt"), Path("/data/run")) == Path("../wmt")
+
+
+def test_a_moved_project_keeps_working_and_its_config_stays_as_it_is(stand, tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    (project / "runs").mkdir(parents=True)
+    stand.corpus.folder.rename(project / "prepared")
+    stand.corpus, stand.run = replace(stand.corpus, folder=project / "prepared"), RunFolder(project / "runs" / "x")
+    stand.begin()
+    before = stand.run.config.read_bytes()
+    moved = project.rename(tmp_path / "moved")
+    (tmp_path / "prepared").mkdir()  # other data, in the current folder
+    monkeypatch.chdir(tmp_path)
+    stand.run = RunFolder(Path("moved/runs/x"))
+    assert stand.resume().data.prepared == moved / "prepared"
+    assert stand.run.config.read_bytes() == before
+
+
+def test_a_run_that_was_moved_alone_finds_its_data_where_it_was(stand, tmp_path):
+    stand.begin()
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    stand.run = RunFolder(stand.run.path.rename(tmp_path / "far" / "away" / "run"))
+    before = stand.run.config.read_bytes()
+    assert stand.resume().data.prepared == tmp_path / "prepared"
+    assert stand.run.config.read_bytes() == before
+
+
+def test_moved_data_is_asked_for_and_then_found(stand, tmp_path):
+    stand.begin()
+    moved = stand.corpus.folder.rename(tmp_path / "new place")
+    expected = (
+        rf"The prepared data of {stand.run.path} is not in {tmp_path}/prepared\. If it was moved, name its folder: "
+        rf".*train --resume --run-dir {stand.run.path} --set data.prepared=FOLDER$"
+    )
+    with pytest.raises(UserError, match=expected):
+        stand.resume()
+    assert stand.resume(f"data.prepared={moved}").data.prepared == moved
+    assert stand.resume().data.prepared == moved
+
+
+def test_a_place_given_by_the_user_is_relative_to_the_current_folder(stand, tmp_path, monkeypatch):
+    stand.begin()
+    (tmp_path / "here").mkdir()
+    moved = stand.corpus.folder.rename(tmp_path / "here" / "data")
+    monkeypatch.chdir(tmp_path / "here")
+    assert stand.resume("data.prepared=data").data.prepared == moved
+
+
+def test_other_data_is_refused_before_the_config_is_changed(stand, tmp_path):
+    stand.begin()
+    before = stand.run.config.read_bytes()
+    make_checkpoint(stand.run, 150)
+    other = tmp_path / "other"
+    shutil.copytree(stand.corpus.folder, other)
+    stand.corpus = replace(stand.corpus, fingerprint="f" * 64)
+    with pytest.raises(UserError, match=r"trained on other prepared data .*holds now \(fingerprint f{12}\)"):
+        stand.resume(f"data.prepared={other}")
+    assert stand.run.config.read_bytes() == before
