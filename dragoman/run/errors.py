@@ -1,6 +1,7 @@
 """Errors a person can act on: one or two sentences, shown without a traceback."""
 
 import errno
+import os
 import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -85,6 +86,6 @@ def describe_os_error(error: OSError) -> str:
 
 def explain_os_error(error: OSError) -> str:
     """Says which file could not be used, if the error names it, and why."""
-    names = [repr(str(name)) for name in (error.filename, error.filename2) if name is not None]
+    names = [repr(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     where = f"Cannot use {' and '.join(names)}: " if names else "A file cannot be read or written: "
     return f"{where}{describe_os_error(error)}."

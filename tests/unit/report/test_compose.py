@@ -410,7 +410,7 @@ def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fail)
     monkeypatch.setattr("pathlib.Path.replace", fail)
-    with pytest.raises(UserError, match=r"cannot be written .*No space left"):
+    with pytest.raises(UserError, match=r"cannot be written .*no space left"):
         write_report(short_report(), tmp_path)
     assert not list(tmp_path.iterdir())
 

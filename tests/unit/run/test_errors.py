@@ -40,7 +40,7 @@ def test_every_refusal_has_words(number: int) -> None:
         ("tinny", "; did you mean 'tiny'?"),
         ("base", "; did you mean 'transformer-base'?"),
         ("Tiny", "; did you mean 'tiny'?"),
-        ("transformer", "; did you mean 'transformer-base' or 'transformer-big'?"),
+        ("transformer", "; did you mean 'transformer-big' or 'transformer-base'?"),
         ("gpt", "."),
         ("", "."),
     ],

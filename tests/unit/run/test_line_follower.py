@@ -108,5 +108,5 @@ def test_a_file_that_was_removed_and_made_again_is_new(log):
 
 def test_what_cannot_be_read_is_said(log):
     log.parent.joinpath("file").write_text("")
-    with pytest.raises(UserError, match=r"log\.txt cannot be read: Not a directory"):
+    with pytest.raises(UserError, match=r"log\.txt cannot be read: a part of the path is a file"):
         list(LineFollower(log.parent / "file" / "log.txt").read_lines())

@@ -153,7 +153,7 @@ def test_no_file_is_no_status(run):
 
 def test_what_cannot_be_read_is_said(run):
     run.status.mkdir()
-    with pytest.raises(UserError, match=r"status\.json cannot be read: Is a directory"):
+    with pytest.raises(UserError, match=r"status\.json cannot be read: it is a folder"):
         read_status(run)
 
 
@@ -258,7 +258,7 @@ def test_asked_and_taken_back(run):
 
 
 def test_a_request_that_cannot_be_written_is_said(run):
-    with pytest.raises(UserError, match=r"Cannot ask the run to stop: .*stop\.request: No such file"):
+    with pytest.raises(UserError, match=r"Cannot ask the run to stop: .*stop\.request: there is no such file"):
         request_stop(RunFolder(run.path / "gone"))
 
 
