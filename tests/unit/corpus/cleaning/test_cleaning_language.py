@@ -7,6 +7,7 @@ import pytest
 from dragoman.corpus.cleaning.filters import language_code, split_languages
 from dragoman.corpus.cleaning.language import (
     NEUTRAL_RANGES,
+    are_similar,
     build_language_check,
     build_script_check,
     has_known_script,
@@ -14,6 +15,8 @@ from dragoman.corpus.cleaning.language import (
     is_latin_1,
     is_mostly_without_spaces,
     length_in_letters,
+    main_script,
+    scripts_of,
 )
 
 SENTENCES = {
@@ -188,3 +191,33 @@ def test_codes(name, code):
 
 def test_the_target_is_after_the_last_hyphen():
     assert split_languages("zh-Hant-eng") == ("zh", "en")
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_the_main_script_of_a_sentence_is_one_of_its_language(language):
+    assert main_script(SENTENCES[language]) in scripts_of(language)
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("", None),
+        ("12 – 34 €", None),
+        ("I live in 東京.", "Latin"),
+        ("東京に住んでいる Tom", "Kana"),
+        ("ソニー", "Kana"),
+        ("我住在东京", "Han"),
+        ("我每天都喝一瓶优の良品酸奶然后走路去公司上班", "Han"),
+        ("나는 大韓民國 사람이다", "Hangul"),
+        ("ꦲꦏ꧀ꦱꦫꦗꦮ", "Javanese"),
+    ],
+)
+def test_the_script_of_most_letters_counts_and_kana_make_text_japanese(text, script):
+    assert main_script(text) == script
+
+
+@pytest.mark.parametrize(("one", "other"), [("da", "nb"), ("hr", "sr"), ("sh", "bs"), ("id", "ms"), ("en", "en")])
+def test_similar_languages(one, other):
+    assert are_similar(one, other)
+    assert are_similar(other, one)
+    assert not are_similar(one, "fr")
