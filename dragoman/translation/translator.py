@@ -279,6 +279,8 @@ def load_run(
     device = choose_device()
     if device.type == "cpu":
         torch.set_num_threads(1)
+    elif num_workers not in (None, 1):
+        raise UsageError("--workers must be 1 on a GPU: one process uses all of it.")
     run = open_run(path)
     settings = load_settings(run.config)
     search = SearchSettings(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from program import Run, call_dragoman, dragoman_command, wait_until
 
 LINE = "The old teacher reads a long book."
@@ -88,6 +89,12 @@ def test_several_processes_write_what_one_writes(trained_run: Path, many_lines: 
     assert call_dragoman("translate", trained_run, many_lines).stdout == alone.stdout
 
 
+def test_a_gpu_gets_one_process(trained_run: Path, many_lines: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dragoman.translation.translator.choose_device", lambda: torch.device("meta"))
+    done = call_dragoman("translate", trained_run, many_lines, "--workers", 2, code=2)
+    assert "--workers must be 1 on a GPU" in done.stderr
+
+
 def test_lines_of_a_pipe_are_answered_as_they_come(trained_run: Path):
     """Also: a reader that leaves ends the command without a word, and with code 1."""
     with started(
@@ -103,6 +110,7 @@ def test_lines_of_a_pipe_are_answered_as_they_come(trained_run: Path):
         assert process.stderr.read().count("\n") == 1  # the checkpoint
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_plain_sentence(dragoman: Run, trained_run: Path):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -116,7 +124,7 @@ def test_a_full_disk_is_a_plain_sentence(dragoman: Run, trained_run: Path):
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_all_processes(trained_run: Path, tmp_path: Path, number: signal.Signals):
     text = tmp_path / "long.en"
     text.write_text(f"{LINE} {LINE} {LINE}\n" * 20_000)
@@ -178,6 +186,7 @@ def test_typing_in_a_terminal(trained_run: Path, terminal: Terminal):
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_the_prompt_stays_out_of_an_output_file(trained_run: Path, terminal: Terminal, tmp_path: Path):
     output = tmp_path / "out.de"
     with (

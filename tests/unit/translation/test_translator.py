@@ -11,7 +11,8 @@ from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
 from dragoman.translation.beam_search import SearchSettings
-from dragoman.translation.translator import Translator, cut_at_words
+from dragoman.translation import translator as translator_module
+from dragoman.translation.translator import Translator, _choose_num_workers, cut_at_words
 
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
 WORDS = SENTENCE.split()
@@ -219,3 +220,13 @@ def test_a_wide_beam_gets_small_batches(
     Translator(model, tokenizer, tokenizer, search).translate(LINES)
     assert max(sizes) <= 30
     assert len(sizes) > 10
+
+
+def test_processes_are_limited_by_cores_and_memory(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator_module, "num_physical_cores", lambda: 6)
+    monkeypatch.setattr(translator_module, "available_memory", lambda: 2**40)
+    assert _choose_num_workers(model, SearchSettings()) == 6
+    monkeypatch.setattr(translator_module, "available_memory", lambda: 450 * 2**20)
+    assert _choose_num_workers(model, SearchSettings()) in (2, 3, 4)
+    monkeypatch.setattr(translator_module, "available_memory", lambda: 0)
+    assert _choose_num_workers(model, SearchSettings()) == 1
