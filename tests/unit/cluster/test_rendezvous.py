@@ -113,7 +113,9 @@ def test_a_process_that_finds_no_other_says_what_to_do(tmp_path, monkeypatch, co
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file/runs/\.meeting-job-1\.json cannot be written: Not a directory"):
+    with pytest.raises(
+        UserError, match=r"file/runs/\.meeting-job-1\.json cannot be written: a part of the path is a file"
+    ):
         join_rendezvous(RankInfo(0, 2, 0, "srun", "job-1"), tmp_path / "file" / "runs")
 
 
