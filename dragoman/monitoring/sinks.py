@@ -147,8 +147,8 @@ class TensorBoardFile:
         parts = {f"attribution/{name}": seconds for name, seconds in (figures.get("attribution") or {}).items()}
         self.write_scalars(step, tagged | parts)
 
-    def write_scalars(self, step: int, values: dict[str, float]) -> None:
-        """Writes values by their tags."""
+    def write_scalars(self, step: int, values: dict[str, Any]) -> None:
+        """Writes the values that are numbers, by their tags."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
