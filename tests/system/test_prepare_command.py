@@ -202,12 +202,18 @@ def test_killed_at_random_moments_it_continues_to_the_same_bytes(
     assert content_of(out) == expected
 
 
-def test_control_c_ends_with_one_message_and_keeps_the_work(files: Files, expected: dict[str, object], tmp_path: Path):
-    for stage, num_pairs in (("reading and cleaning", 0), ("reading and cleaning", 600), ("encoding", 600)):
+def test_every_signal_ends_with_one_message_and_keeps_the_work(
+    files: Files, expected: dict[str, object], tmp_path: Path
+):
+    for stage, num_pairs, number in (
+        ("reading and cleaning", 0, signal.SIGINT),
+        ("reading and cleaning", 600, signal.SIGTERM),
+        ("encoding", 600, signal.SIGHUP),
+    ):
         with held(files, tmp_path / "out", stage, num_pairs) as process:
             workers = children_of(process)
             begin = time.monotonic()
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, number)
             _, errors = process.communicate(timeout=60)
         assert time.monotonic() - begin < 30
         assert process.returncode == 1

@@ -101,18 +101,27 @@ class ProcessPool:
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> "Future[Result]":
         """Submits with SIGINT blocked, so that a new process cannot receive Ctrl-C before it ignores it."""
-        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with _blocked(signal.SIGINT):
             return self._pool.submit(function, task)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Blocks a signal, also in processes that start meanwhile."""
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
 
 @contextmanager
 def _open_pool(num_processes: int) -> Iterator[ProcessPool]:
     # Spawned, not forked: a fork would copy the threads and locks of the caller.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    # This starts Python's resource tracker, which SIGHUP would end before the pool, with a traceback.
+    with _blocked(signal.SIGHUP):
+        pool = ProcessPoolExecutor(num_processes, context, _begin_worker, (os.getpid(),))
     others = set(multiprocessing.active_children())
     try:
         yield ProcessPool(pool, num_processes)

@@ -127,6 +127,16 @@ def test_bomb_in_one_member_takes_little_memory(tmp_path: Path, compress: Compre
     assert peak_bytes < 40 * 2**20
 
 
+def test_large_bomb_ends_as_soon_as_a_small_one(tmp_path: Path) -> None:
+    # 5 MB that hold 5 GB: the limit follows what was read so far, not the size of the file.
+    member = gzip.compress((b"0" * 1023 + b"\n") * 4096)
+    path = write(tmp_path, member * (5_000_000 // len(member)))
+    sizes: list[int] = []
+    with pytest.raises(UserError, match="holds more than 64 MiB once decompressed"):
+        sizes.extend(map(len, read_content(path, 200)))
+    assert sum(sizes) <= compression.ALWAYS_ALLOWED_BYTES
+
+
 def test_limit_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "ALWAYS_ALLOWED_BYTES", 10)
     archive = gzip.compress(bytes(5000))
