@@ -6,19 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman.cli.app import app
-from dragoman.launch import launcher
-from dragoman.launch.hosts import LaunchPlan
 from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
-
-
-@pytest.fixture
-def plans(monkeypatch):
-    """Stands in for the supervisor: collects the plans it is given and starts no workers."""
-    found: list[LaunchPlan] = []
-    monkeypatch.setattr(launcher, "supervise", lambda plan, _status, _say: found.append(plan) or "signal")
-    monkeypatch.setattr(launcher, "write_end_report", lambda _run, _settings: None)
-    return found
 
 
 def train(*arguments: object) -> None:
