@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
-from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation import translator as translator_module
+from dragoman.translation.beam_search import SearchSettings
 from dragoman.translation.translator import Translator, _choose_num_workers, cut_at_words
 
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
