@@ -88,10 +88,10 @@ def _choose_steps(size: CorpusSize, batch_tokens: int) -> Choice:
         {
             "training": {"max_steps": steps, "log_every": max(10, min(50, interval // 5)), "sample_every": interval},
             "evaluation": {"evaluate_every": interval},
-            "checkpoints": {"save_every": interval, "best_by": "bleu"},
+            "checkpoints": {"save_every": interval},
         },
         f"{steps:,} steps, about {steps * batch_tokens / size.num_target_tokens:.0f} epochs; "
-        f"evaluated on the dev set and saved every {interval:,} steps; the checkpoint with the best BLEU is kept.",
+        f"evaluated on the dev set and saved every {interval:,} steps; the best checkpoint is kept.",
     )
 
 

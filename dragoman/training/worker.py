@@ -32,6 +32,7 @@ from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.advice import predict_and_advise
 from dragoman.diagnosis.prediction import Prediction
 from dragoman.diagnosis.verdict import verdict_of_run
+from dragoman.evaluation.scores import require_tokenizer
 from dragoman.model.device import choose_device
 from dragoman.monitoring.pace import Pace, RunLength
 from dragoman.monitoring.sampling.sampler import start_sampler
@@ -185,6 +186,7 @@ def _train(
         price = settings.training.price_per_hour
         opened = SpentTime.open(run, world, find_launch(), price, resume.is_saver, resume.is_new_run)
         stop = StopConditions(settings.training, stack.enter_context(opened), notice, run if world.is_first else None)
+        require_tokenizer(settings.evaluation.tokenizer)  # this host may lack its packages
         corpus = PreparedCorpus.open(settings.data.prepared)
         if resume.is_saver:
             copy_tokenizers(corpus, run)
