@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _SOON = 1.25
+_LEAST_HOURS = 0.1
+"""What a continued run gets at least: starting its workers takes a part of the budget too."""
 
 
 def own_command(program: str = "dragoman") -> str:
@@ -48,7 +50,7 @@ def _raise_budgets(training: Mapping[str, Any], seconds: float) -> list[str]:
     prices = {"max_hours": 1.0} | ({"max_cost": price} if price else {})
     hours = {name: training[name] / price for name, price in prices.items() if training.get(name)}
     first = min(hours.values(), default=0.0)
-    wanted = max(2 * first, 1.5 * seconds / 3600)
+    wanted = max(2 * first, seconds / 3600 + _LEAST_HOURS)
     soon = [name for name in hours if hours[name] <= _SOON * first]
     return [f"--set training.{name}={_round_up(wanted * prices[name])}" for name in soon]
 
