@@ -4,6 +4,7 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from dragoman.builtin import BuiltinCorpus, write_builtin_corpus
+from dragoman.cli.final_scores import try_to_score
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
 from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 from dragoman.evaluation.final_evaluation import FinalEvaluation, evaluate_run
@@ -35,6 +36,13 @@ def run_demo(run: RunFolder, num_workers: int | None, overrides: list[str], say:
     if not launch_run(run, placement):
         return {}
     say("4. Evaluating on sentences never seen in training")
+    scores = try_to_score(run, lambda: _evaluate(run, corpus, say))
+    say(f"\n{suggest_next_commands(run)}")
+    return scores or {"test": None, "test_compositional": None}
+
+
+def _evaluate(run: RunFolder, corpus: BuiltinCorpus, say: Say) -> dict[str, Any]:
+    """Shows translations and scores of both test sets; returns the scores."""
     loaded = load_run(run.path, say=say)
     result = evaluate_run(loaded, corpus.test.source, corpus.test.target, say)
     novel = evaluate_run(loaded, corpus.test_compositional.source, corpus.test_compositional.target, say)
@@ -42,7 +50,6 @@ def run_demo(run: RunFolder, num_workers: int | None, overrides: list[str], say:
     say(f"BLEU {result.score.bleu:.1f} on the test set ({result.score.signature})")
     say(f"BLEU {novel.score.bleu:.1f} on word combinations never seen together in training")
     write_end_report(run, loaded.settings)  # again, now with the scores of the test sets
-    say(f"\n{suggest_next_commands(run)}")
     return {"test": result.figures(), "test_compositional": novel.figures()}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.cli.final_scores import try_to_score
 from dragoman.corpus.cleaning.cleaning_account import dropped_message
 from dragoman.corpus.cleaning.detection import describe_languages, detect_languages
 from dragoman.corpus.preparation.prepare import Say, prepare_corpus
@@ -62,11 +63,12 @@ def train_on_own_text(
     if not launch_run(run, placement):
         return {}
     say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
-    result = evaluate_run(load_run(run.path, say=say), None, None, say)
-    say(result.summary())
-    write_end_report(run, settings)  # again, now with the score of the test set
+    result = try_to_score(run, lambda: evaluate_run(load_run(run.path, say=say), None, None, say))
+    if result is not None:
+        say(result.summary())
+        write_end_report(run, settings)  # again, now with the score of the test set
     say(f"Translate with: {command_for('translate', run.path)} FILE")
-    return {"test": result.figures()}
+    return {"test": result.figures() if result else None}
 
 
 def _check_overrides(overrides: list[str], machine: Machine) -> None:
