@@ -290,6 +290,7 @@ def data_get(
     from dataclasses import asdict
 
     from dragoman.corpus.recipes import get_recipe, parse_languages
+    from dragoman.run.commands import own_command, shell_path
     from dragoman.run.progress import progress_bars
 
     with progress_bars("kB") as show:
@@ -297,7 +298,8 @@ def data_get(
     if json:
         print_json([asdict(part) for part in parts])
         return
-    say(f"Written to {out}. Next: dragoman prepare {out / 'prepare.toml'} --out {out / 'prepared'}")
+    config, prepared = shell_path(out / "prepare.toml"), shell_path(out / "prepared")
+    say(f"Written to {out}. Next: {own_command()} prepare {config} --out {prepared}")
 
 
 def data_builtin(

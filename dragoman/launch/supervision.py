@@ -24,6 +24,7 @@ from dragoman.launch.connection import HostError
 from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost, require_enough_virtual_workers
 from dragoman.launch.hosts import LaunchPlan
 from dragoman.launch.worker_count import threads_per_worker
+from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
 from dragoman.run.processes import CONSOLE_VARIABLE
 from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested
@@ -178,7 +179,8 @@ class _Supervisor:
         if self._num_without_progress > self._plan.max_restarts:
             raise UserError(
                 f"{cause} {_count_restarts(self._num_without_progress - 1)} made no progress. "
-                "Nothing saved is lost: the same command with --resume continues."
+                "Nothing saved is lost. Continue on the same workers or hosts with: "
+                f"{resume_command(self._plan.run.path)}"
             )
         self._num_restarts += 1
         self._status.update(state="restarting", num_restarts=self._num_restarts, last_restart_cause=cause)

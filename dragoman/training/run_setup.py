@@ -112,7 +112,8 @@ def require_free_folder(run: RunFolder) -> None:
         return
     if run.exists:
         raise UserError(
-            f"{run.path} already holds a run. Continue it with --resume, or choose another folder with --run-dir."
+            f"{run.path} already holds a run: choose another folder with --run-dir, or continue it with: "
+            f"{resume_command(run.path)}"
         )
     own = {run.corpus, run.prepared, run.chosen_config, run.launch_log}
     if run.path.exists() and not (run.path.is_dir() and set(run.path.iterdir()) <= own):

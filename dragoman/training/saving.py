@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
+from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
 from dragoman.training.checkpoint import Snapshot, TrainingState, save_checkpoint
@@ -206,5 +207,6 @@ class CheckpointSaver:
             return UserError(f"{failed.error} Nothing is trained yet.")
         return UserError(
             f"The last state, of step {failed.step}, could not be written to {failed.folder}: {failed.reason}. "
-            f"The checkpoint of step {self._saved_step} is kept: continue from it with --resume."
+            f"The checkpoint of step {self._saved_step} is kept. Continue from it with: "
+            f"{resume_command(self._run.path)}"
         )

@@ -45,7 +45,7 @@ from dragoman.monitoring.watcher import (
     read_predicted_seconds,
     read_recorded_seconds,
 )
-from dragoman.run.commands import command_for
+from dragoman.run.commands import command_for, resume_command
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_json
@@ -247,8 +247,8 @@ def known_cause(run: RunFolder, rank: int, error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return (
-            f"There is no space left on the disk of {run.path}. Free some space and continue with --resume: "
-            "earlier checkpoints are intact."
+            f"There is no space left on the disk of {run.path}. Earlier checkpoints are intact: free some space and "
+            f"continue with: {resume_command(run.path)}"
         )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return (

@@ -119,7 +119,7 @@ def test_a_disk_that_stays_full_costs_only_what_comes_after(dragoman: Run, confi
     assert code == 1
     last = int((run / "checkpoints" / "latest").resolve().name.removeprefix("step-"))
     assert f"The last state, of step {NUM_STEPS}, could not be written to {run / 'checkpoints'}" in errors
-    assert f"no space left on the disk. The checkpoint of step {last} is kept: continue from it with --resume" in errors
+    assert f"no space left on the disk. The checkpoint of step {last} is kept. Continue from it with: " in errors
     assert SAVE_EVERY <= last < NUM_STEPS
     assert not list((run / "checkpoints").glob(".*"))
     translated = dragoman("translate", run, "--checkpoint", "latest", "--beam-size", 1, input="The dog sleeps.\n")

@@ -19,6 +19,7 @@ from dragoman.launch import host_connections, supervision
 from dragoman.launch.connection import Connection
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.launch.supervision import supervise
+from dragoman.run.commands import resume_command
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.status import RunStatus, StatusFile, read_status, request_stop
@@ -119,7 +120,7 @@ def test_it_gives_up_after_restarts_without_progress_and_does_not_count_the_othe
     message = str(raised.value)
     assert message == (
         f"Worker 0 on {socket.gethostname()} ended with exit code 3 and gave no reason. 1 restart made no progress. "
-        "Nothing saved is lost: the same command with --resume continues."
+        f"Nothing saved is lost. Continue on the same workers or hosts with: {resume_command(supervised.run.path)}"
     )
     assert len(supervised.environments(0)) == 4
     status = read_status(supervised.run)

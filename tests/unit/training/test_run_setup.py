@@ -187,7 +187,7 @@ def test_a_run_somebody_trains_is_not_begun_again_even_before_its_first_checkpoi
 def test_a_run_with_a_checkpoint_is_not_begun_again(stand):
     stand.begin()
     stand.run.checkpoint(0).mkdir(parents=True)
-    with pytest.raises(UserError, match=r"already holds a run\. Continue it with --resume"):
+    with pytest.raises(UserError, match=r"already holds a run: .* continue it with: .*train --resume --run-dir"):
         stand.begin()
 
 

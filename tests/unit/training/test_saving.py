@@ -13,6 +13,7 @@ from learners import SMALL_SHAPE, learn_steps, small_learner
 from dragoman.corpus.batching import BatchPosition
 from dragoman.model.weights import load_tensors
 from dragoman.run.checkpoints import MODEL_FILE, OPTIMIZER_FILE, newest_complete_checkpoint, verify_checkpoint
+from dragoman.run.commands import resume_command
 from dragoman.run.config import CheckpointSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -305,7 +306,7 @@ def test_a_saved_step_of_which_more_is_known_is_saved_again(run, learner, refuse
         saver.finish(state_of(9, learner), learner)
         saver.mark_outdated()
         disk = refuse(errno.ENOSPC)
-        with pytest.raises(UserError, match="The checkpoint of step 9 is kept: continue from it with --resume"):
+        with pytest.raises(UserError, match=r"of step 9 is kept\. Continue from it with: .*train --resume"):
             saver.finish(state_of(9, learner, loss=1.0, bleu=2.0), learner)
         verify_checkpoint(run.checkpoint(9))
         disk.undo()
@@ -334,7 +335,7 @@ def test_an_end_that_cannot_be_saved_says_what_stays(run, saver, learner, refuse
         saver.finish(state_of(2, learner), learner)
     assert str(raised.value) == (
         f"The last state, of step 2, could not be written to {run.checkpoints}: the file system is read-only. "
-        "The checkpoint of step 1 is kept: continue from it with --resume."
+        f"The checkpoint of step 1 is kept. Continue from it with: {resume_command(run.path)}"
     )
     assert [outcome.step for outcome in saver.poll()] == [2, 2]  # the last of three is told by the error itself
     verify_checkpoint(run.checkpoint(1))
