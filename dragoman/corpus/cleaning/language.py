@@ -111,7 +111,7 @@ SCRIPTS_WITHOUT_SPACES = (
 )
 """Scripts that do not put spaces between words."""
 _SPACELESS = re.compile("[" + "".join(_RANGES[script] for script in SCRIPTS_WITHOUT_SPACES) + "]")
-_SYLLABIC = re.compile(f"[{_RANGES['Han']}{_RANGES['Kana']}]")
+_SYLLABIC = re.compile(f"[{_RANGES['Han']}{_RANGES['Kana']}{_RANGES['Hangul']}]")
 
 
 def is_latin_1(text: str) -> bool:
@@ -161,8 +161,10 @@ def build_script_check(language: str, least_share: float) -> Callable[[str], boo
             return False
         # Counting takes 10 times as long as the search above.
         letters = _NOT_LETTERS.sub("", text)
-        num_expected = len(letters) - len(expected.sub("", letters))
-        return num_expected < least_share * len(letters)
+        num_others = len(expected.sub("", letters))
+        # Weighed, so that a Japanese sentence may name "GitHub Actions".
+        num_expected = length_in_letters("".join(expected.findall(letters)))
+        return num_expected < least_share * (num_expected + num_others)
 
     return is_in_other_script
 
@@ -176,7 +178,7 @@ def is_mostly_without_spaces(text: str) -> bool:
 
 
 def length_in_letters(text: str) -> int:
-    """Number of characters; a Chinese or Japanese one counts as three, since it says about as much as three letters."""
+    """Number of characters; a Chinese, Japanese or Korean one counts as three, for it says about as much as three."""
     return len(text) + 2 * len(_SYLLABIC.findall(text))
 
 

@@ -71,6 +71,10 @@ def test_only_sentences_in_the_scripts_of_a_language_pass(language):
         ("sr", "Добро jutro", False),
         ("de", "", False),
         ("en", "𝛼𝛽𝛾", True),
+        ("ja", "GitHub Actionsを設定する", False),
+        ("zh", "我用Windows电脑", False),
+        ("ko", "Windows를 사용한다", False),
+        ("ja", "He went to 東京 yesterday with his friends", True),
     ],
 )
 def test_half_of_the_letters_must_be_expected(language, text, is_dropped):
