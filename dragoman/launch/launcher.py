@@ -9,6 +9,7 @@ from contextlib import suppress
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.launch.hosts import LaunchPlan, Placement
 from dragoman.launch.supervision import supervise
+from dragoman.launch.terminal import erase_progress, print_message
 from dragoman.launch.worker_count import place_on_cores
 from dragoman.model.shape import count_parameters, resolve_shape
 from dragoman.run.commands import command_for
@@ -87,6 +88,8 @@ def launch_run(run: RunFolder, placement: Placement, is_resumed: bool = False) -
         except UserError as error:
             _log(run, str(error))
             raise
+        finally:
+            erase_progress()
         status.update(state=ended_state(reason), reason=reason)
     write_end_report(run, settings)
     return reason not in ("signal", "request")
@@ -119,7 +122,7 @@ def write_end_report(run: RunFolder, settings: Settings) -> None:
 
 def _say(run: RunFolder, text: str) -> None:
     """Prints a message of the launcher and appends it to log.txt."""
-    print(text, file=sys.stderr, flush=True)
+    print_message(text)
     _log(run, text)
 
 

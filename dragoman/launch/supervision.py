@@ -23,6 +23,7 @@ from dragoman.launch.attempt import Attempt, Order, Outcome
 from dragoman.launch.connection import HostError
 from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost, require_enough_virtual_workers
 from dragoman.launch.hosts import LaunchPlan
+from dragoman.launch.terminal import print_message
 from dragoman.launch.worker_count import threads_per_worker
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
@@ -57,7 +58,7 @@ class StopSignals:
         self.num_received += 1
         is_first = self.num_received == 1
         text = "Stopping after this step; a second signal stops at once." if is_first else "Stopping at once."
-        print(f"\n{text}", file=sys.stderr, flush=True)
+        print_message(text)
 
 
 def supervise(plan: LaunchPlan, status: StatusFile, say: Callable[[str], None]) -> str:

@@ -41,8 +41,8 @@ class RunLength:
         return cls(training.max_steps, every, *min(limits), training.price_per_hour)
 
     def num_evaluations_after(self, step: int) -> int:
-        """Counts the evaluations that follow a step; the last step is always evaluated."""
-        at_end = self.num_steps % self.evaluate_every != 0
+        """Counts the evaluations of later steps; the last step is always evaluated."""
+        at_end = self.num_steps % self.evaluate_every != 0 and step < self.num_steps
         return self.num_steps // self.evaluate_every - step // self.evaluate_every + at_end
 
 
@@ -70,6 +70,7 @@ class Pace:
         self._num_steps = 0
         self._spent_seconds = 0.0
         self.evaluation_seconds: float | None = None
+        self._evaluated_step = 0
 
     def expect(self, seconds_per_step: float) -> None:
         """Uses a predicted speed until steps have been made."""
@@ -88,6 +89,10 @@ class Pace:
         self._spent_seconds = step.spent_seconds
         while len(self._recent) > _FEW_STEPS and sum(each.seconds for each in self._recent) > _WINDOW_SECONDS:
             self._recent.popleft()
+
+    def add_evaluation(self, step: int, seconds: float) -> None:
+        """Adds the evaluation of a step."""
+        self._evaluated_step, self.evaluation_seconds = step, seconds
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -115,8 +120,12 @@ class Pace:
         if self.seconds_per_step is None:
             return None
         num_steps = max(0, self.length.num_steps - step)
-        evaluations = self.length.num_evaluations_after(step) * (self.evaluation_seconds or 0.0)
-        return min(num_steps * self.seconds_per_step + evaluations, self._seconds_of_budget)
+        return min(num_steps * self.seconds_per_step + self._seconds_of_evaluations(step), self._seconds_of_budget)
+
+    def _seconds_of_evaluations(self, step: int) -> float:
+        """Seconds of the evaluations to come, that of this step included if it was not made yet."""
+        num_evaluations = self.length.num_evaluations_after(max(0, self._evaluated_step, step - 1))
+        return num_evaluations * (self.evaluation_seconds or 0.0)
 
     @property
     def _seconds_of_budget(self) -> float:
@@ -132,8 +141,7 @@ class Pace:
         cost = "" if price is None else f" and a cost of about {seconds / SECONDS_PER_HOUR * price:,.2f}"
         steps = f"{num_left:,} {'more ' if step else ''}steps at {format_step(seconds_per_step)} a step"
         if seconds == self._seconds_of_budget:
-            evaluations = self.length.num_evaluations_after(step) * (self.evaluation_seconds or 0.0)
-            num_made = int(max(0.0, seconds - evaluations) / seconds_per_step)
+            num_made = int(max(0.0, seconds - self._seconds_of_evaluations(step)) / seconds_per_step)
             return (
                 f"Expected: {format_duration(seconds)}{cost}, until {self.length.limit} ends the run after about "
                 f"{num_made:,} of {steps}."

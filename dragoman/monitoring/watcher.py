@@ -226,7 +226,7 @@ class RunWatcher(Watcher):
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """Reports an evaluation on the dev set."""
         is_first = self._pace.evaluation_seconds is None
-        self._pace.evaluation_seconds = figures["seconds"]
+        self._pace.add_evaluation(step, figures["seconds"])
         self._score = _SCORE_PATTERNS[self._metric].format(figures[self._metric])
         self.progressed(step)
         self._sinks.write("evaluation", step, figures)

@@ -41,7 +41,7 @@ def test_a_loss_that_overflowed_does_not_count():
 
 @pytest.mark.parametrize(
     ("num_steps", "step", "number"),
-    [(1_000, 0, 10), (1_000, 100, 9), (1_000, 150, 9), (1_050, 0, 11), (50, 0, 1), (100, 100, 0)],
+    [(1_000, 0, 10), (1_000, 100, 9), (1_000, 150, 9), (1_050, 0, 11), (50, 0, 1), (100, 100, 0), (150, 150, 0)],
 )
 def test_evaluations_that_follow_are_counted(num_steps, step, number):
     assert RunLength(num_steps, evaluate_every=100).num_evaluations_after(step) == number
@@ -50,8 +50,16 @@ def test_evaluations_that_follow_are_counted(num_steps, step, number):
 def test_evaluations_count_once_one_was_timed():
     pace = make_pace(FinishedStep(2.0), length=RunLength(1_000, evaluate_every=100))
     assert pace.seconds_left(500) == 1_000
-    pace.evaluation_seconds = 30.0
+    pace.add_evaluation(500, 30.0)
     assert pace.seconds_left(500) == 1_000 + 5 * 30
+
+
+def test_the_evaluation_of_the_last_step_is_still_to_come():
+    pace = make_pace(FinishedStep(2.0), length=RunLength(250, evaluate_every=100))
+    pace.add_evaluation(200, 30.0)
+    assert pace.seconds_left(250) == 30
+    pace.add_evaluation(250, 30.0)
+    assert pace.seconds_left(250) == 0
 
 
 def settings_with(**training):
