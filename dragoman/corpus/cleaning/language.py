@@ -178,7 +178,7 @@ def is_mostly_without_spaces(text: str) -> bool:
 
 
 def length_in_letters(text: str) -> int:
-    """Number of characters; a Chinese, Japanese or Korean one counts as three, for it says about as much as three."""
+    """Number of letters, where a Chinese, Japanese or Korean character counts as three: it says about as much."""
     return len(text) + 2 * len(_SYLLABIC.findall(text))
 
 
