@@ -100,9 +100,11 @@ class TrainingSettings(SettingsTable):
     max_steps: Count = 100_000
     """Optimizer updates after which the run ends."""
     max_hours: Positive | None = None
-    """Hours of training, over all restarts, after which the run ends."""
+    """Hours that the run may take at most, over all restarts. Counted from the start of the launcher (under torchrun,
+    mpirun and srun: of each process): starting, hanging, crashes and waiting for hosts count too. The run ends early
+    enough to evaluate and save. The report and the scores of a test set after training do not count."""
     max_cost: Positive | None = None
-    """Cost after which the run ends; needs price_per_hour."""
+    """Cost of the run at most: the hours that max_hours counts times price_per_hour, which it needs."""
     price_per_hour: Positive | None = None
     """Price of one hour of the whole cluster."""
     global_batch_tokens: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] = 16_384
