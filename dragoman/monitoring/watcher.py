@@ -232,8 +232,9 @@ class RunWatcher(Watcher):
         self._sinks.write("evaluation", step, figures)
         self._console.log("*** Running evaluation on a validation set:")
         self._console.log(f"***     Validation loss: {figures['loss']:.4f} ")
+        chrf = f"chrF {figures['chrf']:.2f}, " if self._metric == "chrf" else ""
         self._console.say(
-            f"step {step}: BLEU {figures['bleu']:.2f} on the dev set, loss {figures['loss']:.4f}, "
+            f"step {step}: {chrf}BLEU {figures['bleu']:.2f} on the dev set, loss {figures['loss']:.4f}, "
             f"in {figures['seconds']:.1f} s ({figures['signature']})"
         )
         if is_first:

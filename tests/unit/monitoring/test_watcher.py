@@ -70,6 +70,16 @@ def test_sample_lines_are_those_of_openseq2seq(watched):
     ]
 
 
+def test_a_run_that_is_judged_by_chrf_shows_it_first(tmp_path):
+    with (
+        Sinks(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", None) as sinks,
+        RunConsole(tmp_path / "log.txt", num_steps=1_000) as console,
+    ):
+        pace = Pace(RunLength(num_steps=1_000, evaluate_every=100))
+        RunWatcher(console, sinks, pace, metric="chrf").evaluated(100, EVALUATION | {"chrf": 54.321})
+    assert "step 100: chrF 54.32, BLEU 26.41 on the dev set" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+
+
 def test_evaluation_lines_are_those_of_openseq2seq_with_the_signature_of_bleu(watched):
     watcher, lines, _ = watched
     watcher.evaluated(4_001, EVALUATION)
