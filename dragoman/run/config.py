@@ -212,7 +212,8 @@ class ClusterSettings(SettingsTable):
     port: Annotated[int, Field(ge=0, le=65535, strict=True)] = 0
     """Port on which the first host listens for the others; 0 is any free port."""
     check: Literal["machines", "always", "never"] = "machines"
-    """Whether to measure steps and links before step 1: with several machines, always or never."""
+    """What to measure before step 1. "machines": steps and links with several machines, a few steps on one machine, for
+    the expected duration; "always": everything, on one machine too; "never": nothing."""
 
 
 class MonitoringSettings(SettingsTable):

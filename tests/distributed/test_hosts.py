@@ -24,7 +24,7 @@ from host_runs import (
 from program import learned_bytes, read_records, run_dragoman, train_losses, wait_for_step
 from rig import Rig
 
-from dragoman.run.processes import num_cores
+from dragoman.run.processes import num_physical_cores
 
 NUM_STEPS = 120  # enough that a run does not end while a hang is found
 HOST_TIMEOUT_SECONDS = 5
@@ -54,8 +54,8 @@ def test_hosts_train_the_same_as_one_machine_and_report_their_ranks(rig: Rig, co
     assert train_losses(run) == pytest.approx(train_losses(here), rel=1e-4)
     # Not over the other interface, which comes first and has the same address everywhere; ranks packed by host.
     assert done.stderr.splitlines() == [
-        f"h1: ranks 0 to 1, 1 of {num_cores()} cores each, network eth0 ({rig['h1'].address}).",
-        f"h2: ranks 2 to 3, 1 of {num_cores()} cores each, network eth0 ({rig['h2'].address}).",
+        f"h1: ranks 0 to 1, 1 of {num_physical_cores()} cores each, network eth0 ({rig['h1'].address}).",
+        f"h2: ranks 2 to 3, 1 of {num_physical_cores()} cores each, network eth0 ({rig['h2'].address}).",
     ]
     first, *of_workers = done.stdout.splitlines()
     assert first == f"Run folder: {run}"

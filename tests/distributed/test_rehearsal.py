@@ -5,6 +5,7 @@ prediction; every record says how its time was spent.
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 from datetime import timedelta
@@ -83,8 +84,13 @@ def rehearsed(settings: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def brief(settings: Path) -> Path:
+    return train(settings, "brief")
+
+
+@pytest.fixture(scope="module")
 def plain(settings: Path) -> Path:
-    return train(settings, "plain")
+    return train(settings, "plain", "--no-check")
 
 
 def test_a_rehearsal_leaves_a_prediction(rehearsed: Path):
@@ -106,13 +112,26 @@ def test_every_record_has_the_error_of_the_prediction(rehearsed: Path):
         assert record["prediction_error"] == pytest.approx(record["seconds_per_step"] / expected - 1)
 
 
-def test_a_rehearsed_run_ends_bit_identical_to_one_that_was_not(rehearsed: Path, plain: Path):
-    assert learned_bytes(rehearsed, STEPS) == learned_bytes(plain, STEPS)
-    losses = [[record["loss"] for record in read_records(run, "train")] for run in (rehearsed, plain)]
+@pytest.mark.parametrize("name", ["rehearsed", "brief"])
+def test_a_rehearsed_run_ends_bit_identical_to_one_that_was_not(name: str, plain: Path, request: pytest.FixtureRequest):
+    run = request.getfixturevalue(name)
+    assert learned_bytes(run, STEPS) == learned_bytes(plain, STEPS)
+    losses = [[record["loss"] for record in read_records(each, "train")] for each in (run, plain)]
     assert losses[0] == losses[1]
 
 
-def test_on_one_machine_a_run_predicts_from_its_first_steps(plain: Path):
+def test_on_one_machine_a_few_steps_tell_the_expected_duration_before_the_first(brief: Path):
+    [prediction] = read_records(brief, "prediction")
+    assert (prediction["step"], prediction["basis"], prediction["bottleneck"]) == (0, "rehearsal", "unknown")
+    lines = (brief / "log.txt").read_text().splitlines()
+    [expected] = [
+        number for number, line in enumerate(lines) if re.match(rf"Expected: about .* for {STEPS} steps", line)
+    ]
+    assert expected < lines.index(f"*** Saved checkpoint of step 0 to {brief}/checkpoints/step-00000000")
+
+
+def test_without_a_rehearsal_a_run_predicts_from_its_first_steps(plain: Path):
+    assert re.search(r"^Expected: about .* for \d+ more steps", (plain / "log.txt").read_text(), re.MULTILINE)
     [prediction] = read_records(plain, "prediction")
     assert prediction["step"] > 0
     assert (prediction["basis"], prediction["bottleneck"]) == ("first steps", "unknown")
@@ -121,7 +140,7 @@ def test_on_one_machine_a_run_predicts_from_its_first_steps(plain: Path):
     assert min(compared) >= prediction["step"]
 
 
-@pytest.mark.parametrize("name", ["rehearsed", "plain"])
+@pytest.mark.parametrize("name", ["rehearsed", "brief", "plain"])
 def test_the_parts_of_every_record_add_up_to_wall_time(name: str, request: pytest.FixtureRequest):
     records = read_records(request.getfixturevalue(name), "train")
     assert len(records) == STEPS // 3
@@ -164,6 +183,9 @@ def test_a_resumed_run_keeps_its_prediction(rehearsed: Path, tmp_path: Path):
         "train", "--resume", "--workers", WORKERS, "--run-dir", run, "--set", f"training.max_steps={MORE_STEPS}"
     )
     [prediction] = read_records(run, "prediction")
+    assert re.search(
+        rf"^Expected: about .* for {MORE_STEPS - STEPS} more steps", (run / "log.txt").read_text(), re.MULTILINE
+    )
     resumed = [record for record in read_records(run, "train") if record["step"] > STEPS]
     assert resumed
     expected = prediction["seconds_per_step"]["predicted"]

@@ -103,7 +103,7 @@ def test_a_killed_worker_is_restarted_with_the_others_and_they_get_the_cause(sup
 
 def test_cores_are_divided_and_a_persons_own_settings_kept(supervised, monkeypatch):
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    monkeypatch.setattr("dragoman.launch.hosts.num_cores", lambda: 12)
+    monkeypatch.setattr("dragoman.launch.hosts.num_physical_cores", lambda: 12)
     supervised.supervise(rank0=[FINISHING], rank1=[FINISHING], changes={"is_resumed": True})
     (environment,) = supervised.environments(1)
     assert environment["OMP_NUM_THREADS"] == "6"
