@@ -99,6 +99,20 @@ def test_figures_of_an_untrained_model(evaluator):
     assert "nrefs:1" in figures["signature"]
 
 
+@pytest.mark.parametrize(("tokenizer", "signed"), [("auto", "13a"), ("char", "char")])
+def test_scores_and_counts_of_sentences_are_those_of_the_tokenizer(evaluator, tmp_path, tokenizer, signed):
+    evaluation_settings = evaluator.settings.evaluation.model_copy(update={"tokenizer": tokenizer})
+    settings = evaluator.settings.model_copy(update={"evaluation": evaluation_settings})
+    evaluation = Evaluator(evaluator.model, evaluator.corpus, settings).evaluate()
+    assert f"|tok:{signed}|" in evaluation.signature
+    save_translations(RunFolder(tmp_path), 5, evaluation)
+    head, *rows = map(json.loads, RunFolder(tmp_path).translations.read_text().splitlines())
+    assert head["signature"] == evaluation.signature
+    words = BLEU(tokenize=signed).tokenizer
+    lengths = [row["bleu_counts"][1] for row in rows]
+    assert lengths == [len(words(row["reference"]).split()) for row in rows]
+
+
 def test_the_model_gets_its_mode_back_even_if_evaluation_is_interrupted(evaluator):
     evaluator.model.train()
     evaluator.evaluate()
