@@ -1,5 +1,6 @@
 """Builds the command line from its families of commands. Heavy libraries are imported inside commands."""
 
+import os
 import sys
 from contextlib import suppress
 from typing import Annotated
@@ -62,6 +63,7 @@ def main() -> None:
     """Runs the command `dragoman`; an error becomes a short message and an exit code: 0, 1 or 2."""
     is_debugging = "--debug" in sys.argv
     try:
+        _require_current_folder()
         code = app([argument for argument in sys.argv[1:] if argument != "--debug"], standalone_mode=False)
         flush_output()
     except Exception as error:
@@ -74,6 +76,21 @@ def main() -> None:
     sys.exit(1 if code == 130 else code)  # 130 is Typer's code for Ctrl-C
 
 
+def _require_current_folder() -> None:
+    """Fails early where the current folder was deleted: libraries would end the process without an explanation."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("The current folder does not exist any more: change to another folder.") from None
+
+
+def _is_lack_of_memory(failure: Exception) -> bool:
+    """Whether memory was short, also while the libraries of torch were loaded."""
+    return isinstance(failure, MemoryError) or (
+        isinstance(failure, ImportError) and any(words in str(failure) for words in ("allocate memory", "map segment"))
+    )
+
+
 def _describe(failure: Exception) -> str:
     """Says what went wrong in one or two sentences."""
     match failure:
@@ -83,7 +100,7 @@ def _describe(failure: Exception) -> str:
             return f"dragoman: {failure}"
         case OSError():
             return f"dragoman: {explain_os_error(failure)}"
-        case MemoryError():
+        case _ if _is_lack_of_memory(failure):
             return "dragoman: There is not enough memory for this. End other programs, or use a smaller input."
         case RecursionError():
             return "dragoman: The input is nested too deeply to be read."

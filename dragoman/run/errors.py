@@ -53,7 +53,8 @@ def _similarity(one: str, other: str) -> float:
     return max(ratio, 0.8) if has_same_words else ratio
 
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Reasons why no more can be written: the disk, the quota, or the limit of the size of a file."""
 
 _REASONS = {
     errno.ENOSPC: "there is no space left on the disk",

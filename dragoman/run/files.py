@@ -26,28 +26,33 @@ def write_then_rename(path: Path, mode: str = "wb", is_durable: bool = True) -> 
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     given, path = path, path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file() and not path.is_dir():
-        with given.open(mode, encoding=encoding, newline=newline) as file:
+        with _naming(given, given), given.open(mode, encoding=encoding, newline=newline) as file:
             yield file
         return
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with aside.open(mode, encoding=encoding, newline=newline) as file:
-            yield file
-            file.flush()
-            if is_durable:
-                os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException as error:
+        with _naming(given, aside):
+            with aside.open(mode, encoding=encoding, newline=newline) as file:
+                yield file
+                file.flush()
+                if is_durable:
+                    os.fsync(file.fileno())
+            aside.replace(path)
+    except BaseException:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and _is_about(aside, error):
-            error.filename, error.filename2 = str(given), None
         raise
 
 
-def _is_about(path: Path, error: OSError) -> bool:
-    """Whether an error is about this file; a write to a full disk does not name the file."""
-    return error.filename == str(path) or (error.filename is None and error.errno in FULL_DISK)
+@contextmanager
+def _naming(given: Path, written: Path) -> Iterator[None]:
+    """Names the given file in errors about the written one, and in those of a full disk, which name no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename == str(written) or (error.filename is None and error.errno in FULL_DISK):
+            error.filename, error.filename2 = str(given), None
+        raise
 
 
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:
