@@ -21,6 +21,7 @@ from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.shards import IdDtype, pack_ids
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_then_rename
+from dragoman.run.input_files import open_input
 
 PAD_ID = 0
 EOS_ID = 1
@@ -151,7 +152,8 @@ class Tokenizer:
     def load(cls, path: Path) -> "Tokenizer":
         """Loads a model file; a missing or damaged one is a UserError."""
         try:
-            return cls(path.read_bytes())
+            with open_input(path) as file:
+                return cls(file.read())
         except OSError as problem:
             raise UserError(f"The tokenizer {path} cannot be read: {describe_os_error(problem)}.") from None
         except ValueError as problem:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from dragoman.run.errors import MAX_SUGGESTIONS, UsageError, describe_os_error, name_choices, similar_names
+from dragoman.run.input_files import is_read_once, open_input
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -51,6 +52,8 @@ _REQUIREMENTS = {
 """What a value must be, by pydantic's name of the mistake; its own words are those of Python (tuple, dictionary)."""
 _MAX_SHOWN = 80
 """Longest value, in characters, that an error shows whole."""
+_MAX_PIPE_BYTES = 2**20
+"""Longest config that is read from a pipe, which may have no end."""
 
 
 class SettingsTable(BaseModel):
@@ -62,7 +65,7 @@ class SettingsTable(BaseModel):
 def read_toml(path: Path) -> dict[str, Any]:
     """Reads a config file; a missing or malformed one is a UsageError."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_read_config(path).decode())
     except FileNotFoundError:
         raise UsageError(f"There is no config file {path}.") from None
     except OSError as error:
@@ -73,6 +76,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     except RecursionError:
         raise UsageError(f"{path} is not a config file: its values are nested too deeply.") from None
+
+
+def _read_config(path: Path) -> bytes:
+    if not is_read_once(path):
+        return path.read_bytes()
+    with open_input(path) as pipe:  # refuses devices
+        content = pipe.read(_MAX_PIPE_BYTES + 1)
+    if len(content) > _MAX_PIPE_BYTES:
+        raise UsageError(f"{path} is not a config file: it is longer than {_MAX_PIPE_BYTES // 2**20} MiB.")
+    return content
 
 
 def parse_value(text: str) -> Any:

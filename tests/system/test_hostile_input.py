@@ -69,6 +69,8 @@ def test_devices_are_refused_before_they_are_read(tmp_path: Path, files: Files, 
         ["prepare", *text, "--reuse-vocabulary", "/dev/zero", "--out", out],
         ["prepare", "--corpus", "/dev/zero", "--out", out],
         ["train", *source, "--run-dir", tmp_path / "run"],
+        ["prepare", "/dev/zero", "--out", out],
+        ["tokenize", "/dev/zero"],
     ):
         done = call_dragoman(*arguments, code=1)
         assert refused in done.stderr or "does not show its format" in done.stderr

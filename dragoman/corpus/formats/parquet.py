@@ -1,7 +1,7 @@
 """Reads Parquet: two columns of text, or a column "translation" with a field per language. Needs pyarrow."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,7 @@ from dragoman.run.errors import UserError
 
 # Sentences of the largest size allowed, on both sides, take 128 MiB.
 _ROWS_PER_BATCH = 1024
+_BATCH_BYTES = _ROWS_PER_BATCH * MAX_LINE_BYTES
 
 ColumnPath = tuple[str, ...]
 """A column, or a field of a column: ("translation", "en")."""
@@ -74,10 +75,13 @@ class ParquetReader:
         columns = self._choose_columns(table.schema_arrow)
         num_bytes = file.seek(0, os.SEEK_END)
         self._check_size(table.metadata, columns, num_bytes)
-        number = 1
-        names = [".".join(column) for column in columns]
-        for batch in table.iter_batches(_ROWS_PER_BATCH, columns=names, use_threads=False):
-            yield from self._pairs(number, columns, batch)
+        number, num_text_bytes = 1, 0
+        for batch in _read_batches(file, table, columns):
+            sides = [_values(batch, column) for column in columns]
+            num_text_bytes += sum(len(value) for side in sides for value in side if value)
+            with expansion_as_user_error(self._path, self._max_expansion):
+                check_expansion(num_text_bytes, num_bytes, self._max_expansion)
+            yield from self._pairs(number, columns, sides)
             number += batch.num_rows
             self._note_bytes(num_bytes * batch.num_rows // table.metadata.num_rows)
 
@@ -125,11 +129,12 @@ class ParquetReader:
         with expansion_as_user_error(self._path, self._max_expansion):
             check_expansion(num_bytes, num_file_bytes, self._max_expansion)
 
-    def _pairs(self, number: int, columns: tuple[ColumnPath, ColumnPath], batch: Any) -> Iterator[Block]:
-        source_values, target_values = (_values(batch, column) for column in columns)
+    def _pairs(
+        self, number: int, columns: tuple[ColumnPath, ColumnPath], sides: list[list[bytes | None]]
+    ) -> Iterator[Block]:
         source_name, target_name = (f"column '{'.'.join(column)}'" for column in columns)
         run = Block(number, [], [])
-        for source_value, target_value in zip(source_values, target_values, strict=True):
+        for source_value, target_value in zip(*sides, strict=True):
             try:
                 source, target = _sentence(source_value, source_name), _sentence(target_value, target_name)
             except Unreadable as fault:
@@ -169,15 +174,50 @@ def _check_is_text(path: Path, schema: Any, column: ColumnPath) -> None:
         raise UserError(f"{path}: column '{'.'.join(column)}' holds {kind}, not text (string).")
 
 
-def _values(batch: Any, column: ColumnPath) -> list[bytes | None]:
-    """Returns the values of a column as bytes, because Parquet promises UTF-8 but does not check it."""
-    from pyarrow import large_binary, large_string
+def _read_batches(file: IO[bytes], table: Any, columns: Sequence[ColumnPath]) -> Iterator[Any]:
+    """Yields the rows of a table in batches of bounded size."""
+    from pyarrow import parquet
 
+    names = [".".join(column) for column in columns]
+    dictionaries = parquet.ParquetFile(file, read_dictionary=names, pre_buffer=False)
+    for group in range(table.metadata.num_row_groups):
+        # A long value in a dictionary takes little space in the file, but a copy for each row once it is read.
+        longest = _longest_in_dictionaries(dictionaries, group, columns)
+        num_rows = min(_ROWS_PER_BATCH, max(1, _BATCH_BYTES // max(1, longest)))
+        yield from table.iter_batches(num_rows, row_groups=[group], columns=names, use_threads=False)
+
+
+def _longest_in_dictionaries(table: Any, group: int, columns: Sequence[ColumnPath]) -> int:
+    """Returns the size in bytes of the longest value in the dictionaries of a group of rows; 0 if it has none."""
+    from pyarrow import compute, types
+
+    names = [".".join(column) for column in columns]
+    first_row = next(table.iter_batches(1, row_groups=[group], columns=names, use_threads=False), None)
+    if first_row is None:
+        return 0
+    arrays = [_array(first_row, column) for column in columns]
+    sizes = [
+        compute.max(compute.binary_length(array.dictionary)).as_py()
+        for array in arrays
+        if types.is_dictionary(array.type)
+    ]
+    return max((size for size in sizes if size), default=0)
+
+
+def _array(batch: Any, column: ColumnPath) -> Any:
     values = batch.column(column[0])
     for name in column[1:]:
         # A null pair has null texts, which `field` would ignore.
         (index,) = (i for i in range(values.type.num_fields) if values.type.field(i).name == name)
         values = values.flatten()[index]
+    return values
+
+
+def _values(batch: Any, column: ColumnPath) -> list[bytes | None]:
+    """Returns the values of a column as bytes, because Parquet promises UTF-8 but does not check it."""
+    from pyarrow import large_binary, large_string
+
+    values = _array(batch, column)
     if not values.type.equals(large_string()):
         values = values.cast(large_string(), safe=False)
     values_as_bytes: list[bytes | None] = values.view(large_binary()).to_pylist()

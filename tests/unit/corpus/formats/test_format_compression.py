@@ -5,6 +5,7 @@ import gzip
 import lzma
 import os
 import tracemalloc
+import zlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -145,6 +146,17 @@ def test_limit_grows_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read(path, enough) == bytes(5000)
     with pytest.raises(UserError, match="raise max_expansion"):
         read(path, enough - 1)
+
+
+def test_xz_dictionary_is_bounded(tmp_path: Path) -> None:
+    archive = bytearray(lzma.compress(b"content\n"))
+    # The header of the first block: its size, flags, filter, the size of the dictionary as one byte, and a checksum.
+    header = archive[12 : 12 + 4 * (archive[12] + 1)]
+    header[4] = 37  # 1.5 GiB
+    header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
+    archive[12 : 12 + len(header)] = header
+    with pytest.raises(UserError, match="needs too much memory to decompress"):
+        read(write(tmp_path, bytes(archive)))
 
 
 def test_zstd_window_is_bounded(tmp_path: Path) -> None:

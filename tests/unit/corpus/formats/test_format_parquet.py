@@ -133,3 +133,19 @@ def test_missing_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"Parquet needs pyarrow: pip install 'dragoman\[parquet\]'"):
         list(text.blocks())
+
+
+@pytest.mark.parametrize("num_bytes", [2 * 2**20, 60_000])
+def test_a_repeated_value_cannot_fill_the_memory(tmp_path: Path, num_bytes: int) -> None:
+    # The file holds the value once, and for each of its rows a few bits.
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["x" * num_bytes]))
+    columns = pa.table({"source": repeated, "target": repeated})
+    pq.write_table(columns, tmp_path / "a.parquet", dictionary_pagesize_limit=2**30, store_schema=False)
+    assert (tmp_path / "a.parquet").stat().st_size < 2**20
+    text = ParallelText(TextSettings(file=tmp_path / "a.parquet"), None, BadLines(100_000), 200)
+    before = pa.total_allocated_bytes()
+    pool = pa.default_memory_pool()
+    with pytest.raises(UserError, match="holds more than 64 MiB once decompressed"):
+        list(text.blocks())
+    if (peak := pool.max_memory()) is not None:
+        assert peak - before < 400 * 2**20
