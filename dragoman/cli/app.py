@@ -1,8 +1,8 @@
 """Builds the command line from its families of commands. Heavy libraries are imported inside commands."""
 
-import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,7 +79,7 @@ def main() -> None:
 def _require_current_folder() -> None:
     """Fails early where the current folder was deleted: libraries would end the process without an explanation."""
     try:
-        os.getcwd()
+        Path.cwd()
     except FileNotFoundError:
         raise UserError("The current folder does not exist any more: change to another folder.") from None
 

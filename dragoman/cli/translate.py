@@ -61,8 +61,11 @@ def evaluate(
     """
     from dragoman.evaluation.final_evaluation import evaluate_run
     from dragoman.evaluation.scores import parse_tokenizer
+    from dragoman.run.files import require_writable
     from dragoman.translation.translator import load_run
 
+    if output is not None:
+        require_writable(output)
     score_tokenizer = parse_tokenizer(tokenizer) if tokenizer else None
     loaded = load_run(run, checkpoint, beam_size, length_penalty, warn, workers)
     result = evaluate_run(loaded, source, reference, warn, output, score_tokenizer)

@@ -55,6 +55,19 @@ def _naming(given: Path, written: Path) -> Iterator[None]:
         raise
 
 
+def require_writable(path: Path) -> None:
+    """Fails before long work whose result could not be written to this file."""
+    reason = ""
+    if path.is_dir():
+        reason = "it is a folder, not a file"
+    elif not path.parent.is_dir():
+        reason = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "you do not have the permission, or the file system is read-only"
+    if reason:
+        raise UserError(f"{path} cannot be written: {reason}.")
+
+
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:
     """Writes text as UTF-8; the file appears complete or not at all."""
     with write_then_rename(path, "w", is_durable) as file:

@@ -1,11 +1,16 @@
 """Wrong input ends with one short message that names the problem, exit code 1 or 2, and no data lost."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from program import Run, call_dragoman
+from program import Run, call_dragoman, dragoman_command
+
+PROJECT = Path(__file__).parents[2]
 
 LINES = [f"this is line number {number} of the text" for number in range(60)]
 
@@ -181,7 +186,90 @@ def test_source_and_reference_of_different_lengths(trained_run: Path, tmp_path: 
     assert "a has 3 lines but" in done.stderr
 
 
-def test_a_run_folder_that_cannot_be_created(config: Path):
-    # Nothing can be created in /proc, not even by root.
-    done = call_dragoman("train", config, "--run-dir", "/proc/dragoman-run", code=1)
-    assert "cannot be written" in done.stderr
+# Nothing can be created in /proc and /sys, not even by root.
+@pytest.mark.parametrize("place", ["/proc/x", "/sys/x", "FILE/x", "FILE", "x" * 300])
+@pytest.mark.parametrize(
+    "command",
+    ["train CONFIG --run-dir", "demo --run-dir", "report RUN --output", "data builtin --out", "data reversal --out"],
+)
+def test_a_folder_that_cannot_be_created(config: Path, trained_run: Path, tmp_path: Path, command: str, place: str):
+    (tmp_path / "file").write_text("mine")
+    names = {"CONFIG": str(config), "RUN": str(trained_run)}
+    words = [names.get(word, word) for word in command.split()]
+    done = call_dragoman(*words, place.replace("FILE", str(tmp_path / "file")), code=1)
+    assert re.search("cannot be written|Cannot use|is not a run folder", done.stderr)
+    assert "unexpected" not in done.stderr
+    assert "Errno" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [("nowhere/x", "there is no folder "), (".", "it is a folder, not a file"), ("/proc/x", "do not have the perm")],
+)
+def test_evaluate_checks_its_output_first(trained_run: Path, tmp_path: Path, output: str, reason: str):
+    done = call_dragoman("evaluate", trained_run, "--output", tmp_path / output, code=1)
+    assert f"cannot be written: {reason}" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["presets", "presets --json", "plan", "--help", "--version", "data list"])
+def test_output_to_a_full_disk_is_one_message(command: str):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            dragoman_command(*command.split()), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(r"dragoman: .* cannot be .*written: there is no space left on the disk\.\n", done.stderr)
+
+
+def test_errors_to_a_full_disk_keep_their_exit_code():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(dragoman_command("train", "nowhere.toml"), stderr=full, check=False)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", ["plan", "plan --json", "data list"])
+def test_a_terminal_without_unicode_still_gets_everything(encoding: str, command: str):
+    done = subprocess.run(
+        dragoman_command(*command.split()),
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode(encoding)
+    assert "json" not in command or json.loads(text)
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path):
+    script = 'rmdir "$PWD"; exec "$@"'
+    words = ["bash", "-c", script, "-", *dragoman_command("plan")]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "dragoman: The current folder does not exist any more: change to another folder.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "There is not enough memory for this."),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "There is not enough memory"),
+        (RecursionError("maximum recursion depth exceeded"), "The input is nested too deeply"),
+        (OSError(5, "Input/output error", "corpus"), "Cannot use 'corpus': the disk reports an input/output error."),
+        (OSError(28, "No space left on device"), "A file cannot be read or written: there is no space left"),
+        (UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range"), "The output uses the encoding ascii"),
+    ],
+)
+def test_what_no_command_expects_is_explained_too(
+    error: Exception, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dragoman.model.shape.preset_names", fail)
+    assert words in call_dragoman("presets", code=1).stderr
