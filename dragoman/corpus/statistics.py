@@ -197,8 +197,8 @@ def _size_section(figures: Figures) -> Iterator[str]:
         "(1 MB = 10^6 bytes; plain UTF-8 text, line ends included)."
     )
     yield (
-        f"It comes from {cleaning['num_read']:,} pairs, of which cleaning dropped {cleaning['num_dropped']:,} "
-        f"(see cleaning.md){_held_out(figures)}."
+        f"It comes from {cleaning['num_read']:,} pairs, of which cleaning dropped "
+        f"{cleaning['num_dropped'] - _num_beside_held_out(figures):,} (see cleaning.md){_held_out(figures)}."
     )
     yield ""
     rows = [
@@ -211,8 +211,16 @@ def _size_section(figures: Figures) -> Iterator[str]:
 
 def _held_out(figures: Figures) -> str:
     num_held_out = figures["cleaning"]["num_kept"] - figures["splits"]["train"]["num_pairs"]
+    num_beside = _num_beside_held_out(figures)
+    held_out = f" and {num_held_out:,} were held out for dev and test" if num_held_out > 0 else ""
+    beside = f"; {num_beside:,} more share a sentence with those and are left out" if num_beside else ""
     bad = f"; {figures['num_bad_lines']:,} more could not be read" if figures["num_bad_lines"] else ""
-    return (f" and {num_held_out:,} were held out for dev and test" if num_held_out > 0 else "") + bad
+    return held_out + beside + bad
+
+
+def _num_beside_held_out(figures: Figures) -> int:
+    num_pairs: int = figures["cleaning"]["dropped_by_filter"]["held_out"]
+    return num_pairs
 
 
 def _split_name(name: str, split: Figures) -> str:

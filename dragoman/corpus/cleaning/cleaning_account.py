@@ -26,6 +26,8 @@ FILTER_MEANINGS: dict[str, str] = {
     "near_duplicates": "the content of an earlier pair except for case, digits, punctuation and white space",
     "held_out": "a sentence that was held out for dev or test",
 }
+_HELD_OUT = "held_out"
+"""Not a filter: nothing is wrong with these pairs, but dev and test would no longer be unseen."""
 
 _MAX_PLACE_CHARACTERS = 40
 _MAX_SIDE_CHARACTERS = 44
@@ -58,6 +60,8 @@ class CleaningAccount:
     def markdown(self) -> str:
         """Returns the counts as a page: a table of the filters, then the first pairs that each dropped."""
         lines = ["# Cleaning", "", kept_message(self.record()), "", *self._markdown_table()]
+        if left_out := left_out_message(self.record()):
+            lines += ["", left_out]
         for name, found in self._found.items():
             if found.examples:
                 lines += ["", f"## {name}", "", *_fenced(found.examples)]
@@ -99,6 +103,8 @@ class CleaningAccount:
         yield "| filter | drops pairs with | pairs dropped | share |"
         yield "|---|---|---:|---:|"
         for name, meaning in FILTER_MEANINGS.items():
+            if name == _HELD_OUT:
+                continue
             _, num_dropped, share = _row(self._entry(name))
             yield f"| {name} | {meaning}{_threshold(name, self.rules)} | {num_dropped} | {share} |"
 
@@ -113,22 +119,37 @@ def kept_message(record: Mapping[str, Any]) -> str:
 
 
 def dropped_message(record: Mapping[str, Any]) -> str | None:
-    """Says how many pairs were dropped and why; None if none were."""
-    num_dropped = record["num_read"] - record["num_kept"]
-    reasons = ", ".join(
-        f"{entry['name']} {entry['num_dropped']:,}" for entry in record["filters"] if entry["num_dropped"]
-    )
-    return f"Cleaning dropped {num_dropped:,} of {record['num_read']:,} pairs ({reasons})." if num_dropped else None
+    """Says how many pairs were dropped and why, and how many were left out beside the held-out sets; None if none."""
+    dropped = {entry["name"]: entry["num_dropped"] for entry in _filter_entries(record) if entry["num_dropped"]}
+    reasons = ", ".join(f"{name} {num_pairs:,}" for name, num_pairs in dropped.items())
+    by_filters = f"Cleaning dropped {sum(dropped.values()):,} of {record['num_read']:,} pairs ({reasons})."
+    return " ".join(filter(None, (by_filters if dropped else None, left_out_message(record)))) or None
+
+
+def left_out_message(record: Mapping[str, Any]) -> str | None:
+    """Says how many good pairs were left out because of the held-out sets; None if none were."""
+    num_pairs = sum(entry["num_dropped"] for entry in record["filters"] if entry["name"] == _HELD_OUT)
+    if not num_pairs:
+        return None
+    share, them = ("pair shares", "it") if num_pairs == 1 else ("pairs share", "them")
+    return f"{num_pairs:,} {share} a sentence with the pairs held out for dev and test; training leaves {them} out."
+
+
+def _filter_entries(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [entry for entry in record["filters"] if entry["name"] != _HELD_OUT]
 
 
 def table_lines(record: Mapping[str, Any]) -> list[str]:
     """Returns the lines of `CleaningAccount.table_lines` for the result of `CleaningAccount.record`."""
-    rows = [("filter", "pairs dropped", "share"), *map(_row, record["filters"])]
+    rows = [("filter", "pairs dropped", "share"), *map(_row, _filter_entries(record))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = [
         f"{name:<{widths[0]}}  {num_dropped:>{widths[1]}}  {share:>{widths[2]}}" for name, num_dropped, share in rows
     ]
-    return [line.rstrip() for line in table] + list(_example_lines(record["filters"]))
+    left_out = left_out_message(record)
+    return (
+        [line.rstrip() for line in table] + ([left_out] if left_out else []) + list(_example_lines(record["filters"]))
+    )
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -77,10 +77,12 @@ def _input_tables(train: SplitFacts) -> list[Table]:
 
 
 def _cleaning_tables(corpus: CorpusFacts) -> list[Table]:
-    """Pairs that each filter removed, the most first."""
+    """Pairs that did not reach training, by filter, the most first."""
     filters = sorted(corpus.cleaning.filters, key=lambda each: (each.num_dropped, each.name), reverse=True)
-    rows = [(each.name, f"{each.num_dropped:,}") for each in filters if each.num_dropped][:_MAX_FILTERS]
-    return [Table("Removed by cleaning", ("filter", "pairs"), rows, (1,))] if rows else []
+    names = {"held_out": "sentence held out for dev or test"}
+    rows = [(names.get(each.name, each.name), f"{each.num_dropped:,}") for each in filters if each.num_dropped]
+    rows = rows[:_MAX_FILTERS]
+    return [Table("Pairs left out of training", ("filter", "pairs"), rows, (1,))] if rows else []
 
 
 def _training_set_by_log(findings: Findings) -> Answer:

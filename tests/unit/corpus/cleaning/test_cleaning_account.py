@@ -115,7 +115,7 @@ def test_no_example_controls_the_terminal(place, source, target):
 
 def test_the_table_is_aligned():
     lines = account_of(STANDARD, 1000, empty=dropped(500, "1", "2"), identical=dropped(1)).table_lines()
-    table = lines[: 1 + len(FILTER_MEANINGS)]
+    table = lines[: len(FILTER_MEANINGS)]  # a header, and a row for each but held_out
     assert table[:2] == [
         "filter               pairs dropped    share",
         "empty                          500  50.00 %",
@@ -128,6 +128,25 @@ def test_the_table_is_aligned():
         "  my.en, line 1: source 1 ||| target 1",
         "  my.en, line 2: source 2 ||| target 2",
     ]
+
+
+def test_pairs_beside_the_held_out_sets_are_not_called_dropped():
+    account = account_of(STANDARD, 100, empty=dropped(5), held_out=dropped(12, "3"))
+    left_out = "12 pairs share a sentence with the pairs held out for dev and test; training leaves them out."
+    assert dropped_message(account.record()) == f"Cleaning dropped 5 of 100 pairs (empty 5). {left_out}"
+    page, lines = account.markdown(), account.table_lines()
+    assert f"\n\n{left_out}\n" in page
+    assert "| held_out |" not in page
+    assert left_out in lines
+    assert not any(line.startswith("held_out ") for line in lines)
+    # The keys of the JSON are those of earlier versions.
+    assert entry(account, "held_out")["num_dropped"] == 12
+    assert account.record()["num_kept"] == 83
+    only = account_of(STANDARD, 100, held_out=dropped(1)).record()
+    assert dropped_message(only) == (
+        "1 pair shares a sentence with the pairs held out for dev and test; training leaves it out."
+    )
+    assert dropped_message(account_of(STANDARD, 100).record()) is None
 
 
 def test_long_places_keep_their_end():
