@@ -246,8 +246,10 @@ def build_language_check(language: str, other_language: str, least_characters: i
     hint = _hint(expected, other)
     accepted = frozenset((_relatives(expected) - {other}) | {expected, _UNKNOWN})
     detect = pycld2.detect
+    remove_names = _build_name_remover(language)
 
     def is_in_other_language(text: str) -> bool:
+        text = remove_names(text)
         if len(text) < least_characters:
             return False
         try:
@@ -258,6 +260,21 @@ def build_language_check(language: str, other_language: str, least_characters: i
         return is_reliable and found[0][1] not in accepted
 
     return is_in_other_language
+
+
+_LATIN_WORDS = re.compile(f"[{_RANGES['Latin']}]+")
+
+
+def _build_name_remover(language: str) -> Callable[[str], str]:
+    """Returns a function that removes Latin words from text in another script.
+
+    CLD2 counts bytes, and would take a Japanese sentence that names "James Webb Space Telescope" for English.
+    """
+    scripts = scripts_of(language)
+    if not scripts or "Latin" in scripts:
+        return lambda text: text
+    is_in_other_script = build_script_check(language, 0.5)
+    return lambda text: text if is_in_other_script(text) else _LATIN_WORDS.sub("", text)
 
 
 def _cld2_code(code: str) -> str:

@@ -225,3 +225,16 @@ def test_similar_languages(one, other):
     assert are_similar(one, other)
     assert are_similar(other, one)
     assert not are_similar(one, "fr")
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("ja", "NASAのJames Webb Space Telescopeが新しい画像を公開した。"),
+        ("zh", "他在Massachusetts Institute of Technology学习了很长的时间，然后回到了中国。"),
+        ("ru", "Сегодня мы подробно обсудим, как работает Windows Server Update Services."),
+    ],
+)
+def test_latin_names_do_not_make_text_english(language, text):
+    assert not build_language_check(language, "en", 25)(text)
+    assert build_language_check(language, "en", 25)("This sentence is in English, whatever else one may say.")
