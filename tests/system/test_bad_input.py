@@ -189,11 +189,11 @@ def test_source_and_reference_of_different_lengths(trained_run: Path, tmp_path: 
 # Nothing can be created in /proc and /sys, not even by root.
 @pytest.mark.parametrize("place", ["/proc/x", "/sys/x", "FILE/x", "FILE", "x" * 300])
 @pytest.mark.parametrize(
-    "command",
-    ["train CONFIG --run-dir", "demo --run-dir", "report RUN --output", "data builtin --out", "data reversal --out"],
+    "command", ["train CONFIG --run-dir", "demo --run-dir", "report RUN --output", "data builtin --out"]
 )
 def test_a_folder_that_cannot_be_created(config: Path, trained_run: Path, tmp_path: Path, command: str, place: str):
     (tmp_path / "file").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
     names = {"CONFIG": str(config), "RUN": str(trained_run)}
     words = [names.get(word, word) for word in command.split()]
     done = call_dragoman(*words, place.replace("FILE", str(tmp_path / "file")), code=1)
@@ -201,12 +201,12 @@ def test_a_folder_that_cannot_be_created(config: Path, trained_run: Path, tmp_pa
     assert "unexpected" not in done.stderr
     assert "Errno" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("output", "reason"),
-    [("nowhere/x", "there is no folder "), (".", "it is a folder, not a file"), ("/proc/x", "do not have the perm")],
+    [("nowhere/x", "there is no folder "), (".", "it is a folder, not a file")],
 )
 def test_evaluate_checks_its_output_first(trained_run: Path, tmp_path: Path, output: str, reason: str):
     done = call_dragoman("evaluate", trained_run, "--output", tmp_path / output, code=1)
@@ -216,7 +216,7 @@ def test_evaluate_checks_its_output_first(trained_run: Path, tmp_path: Path, out
 
 @pytest.mark.parametrize("command", ["presets", "presets --json", "plan", "--help", "--version", "data list"])
 def test_output_to_a_full_disk_is_one_message(command: str):
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             dragoman_command(*command.split()), stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
@@ -225,7 +225,7 @@ def test_output_to_a_full_disk_is_one_message(command: str):
 
 
 def test_errors_to_a_full_disk_keep_their_exit_code():
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(dragoman_command("train", "nowhere.toml"), stderr=full, check=False)
     assert done.returncode == 2
 
