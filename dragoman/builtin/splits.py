@@ -81,10 +81,10 @@ def write_builtin_corpus(
 ) -> BuiltinCorpus:
     """Writes train, dev, test and test-compositional, which has as many sentences as test."""
     _check_size(num_train + num_dev + 2 * num_test)
+    folder.mkdir(parents=True, exist_ok=True)  # first: it may fail, and drawing takes seconds
     usual, held_out = _draw_split(num_train + num_dev + num_test, num_test, seed)
     # dev and test come first, so that they do not change with the size of train.
     rest = iter(usual)
-    folder.mkdir(parents=True, exist_ok=True)
     dev = _write_pairs(folder, "dev", list(islice(rest, num_dev)))
     test = _write_pairs(folder, "test", list(islice(rest, num_test)))
     train = _write_pairs(folder, "train", list(rest))
