@@ -129,11 +129,19 @@ def _batch_advice(measured: Measurements, prediction: Prediction) -> list[str]:
 def find_problems(measured: Measurements, prediction: Prediction) -> list[str]:
     """Returns problems of machines and links that should be fixed before a long run."""
     return [
+        *_load_problems(prediction),
         *_link_problems(measured.links),
         *_placement_problems(measured),
         *_machine_problems(measured),
         *_useless_machines(measured, prediction),
     ]
+
+
+def _load_problems(prediction: Prediction) -> list[str]:
+    if not prediction.other_load:
+        return []
+    load = prediction.other_load
+    return [f"{load[0].upper()}{load[1:]}: end them, or expect steps as slow as these while they are busy."]
 
 
 def _link_problems(links: Sequence[MeasuredLink]) -> list[str]:

@@ -7,11 +7,14 @@ without exchange and from all-reduces, bucket by bucket as docs/cost-model.md de
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median, stdev
 from typing import Any, Self
 
+from dragoman.diagnosis.intervals import DISTURBED_SHARE, lost_share
 from dragoman.diagnosis.step_model import Step, add_exchange
+from dragoman.diagnosis.wording import describe_load
+from dragoman.run.records import MachineLoad
 from dragoman.run.units import BITS_PER_BYTE
 
 MEGA = 1e6
@@ -108,6 +111,8 @@ class Measurements:
     """Seconds of complete steps by part, mean over ranks."""
     notes: list[str] = field(default_factory=list)
     """Messages about measurements that failed."""
+    loads: list[MachineLoad] = field(default_factory=list)
+    """Who used the cores of each machine meanwhile."""
     seconds: float = 0.0
     """How long the rehearsal took."""
 
@@ -117,6 +122,12 @@ class Measurements:
         return list(dict.fromkeys(self.machines))
 
     @property
+    def slowest_host(self) -> str:
+        """The machine of the rank with the most work; empty before that was measured."""
+        work = self.work_by_rank
+        return self.machines[work.index(max(work))] if work else ""
+
+    @property
     def is_interleaved(self) -> bool:
         """Whether neighbouring ranks are on different machines although they need not be."""
         changes = sum(a != b for a, b in itertools.pairwise(self.machines))
@@ -124,7 +135,7 @@ class Measurements:
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON values, for `from_json`."""
-        return asdict(self)
+        return asdict(replace(self, loads=[])) | {"loads": [load.values() for load in self.loads]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -134,6 +145,7 @@ class Measurements:
             "all_reduce_inside": [Transfer(**each) for each in values["all_reduce_inside"]],
             "links": [MeasuredLink(**each) for each in values["links"]],
             "contention": Contention(**values["contention"]) if values["contention"] else None,
+            "loads": [MachineLoad.model_validate(each) for each in values["loads"]],
         }
         return cls(**{**values, **nested})
 
@@ -153,6 +165,8 @@ class Prediction:
     links: Sequence[MeasuredLink] = ()
     advice: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    other_load: str = ""
+    """Who else used the cores while this was measured; empty where nobody cost time."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -180,6 +194,7 @@ class Prediction:
             "problems": self.problems,
             "basis": self.basis,
             "workers": self.num_workers,
+            "other_load": self.other_load,
         }
 
 
@@ -195,15 +210,35 @@ def predict(measured: Measurements) -> Prediction:
         spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
         error = math.hypot(spread, _MODEL_ERROR)
     parts = _scaled(measured.step_parts or assembled.parts, seconds)
-    step = Step(parts, measured.slowest or None, measured.work_by_rank, measured.fixed_share)
-    return Prediction(seconds, *_bounds(seconds, error), step, "rehearsal", len(measured.machines), measured.links)
+    lost = lost_share(
+        Step(parts, measured.slowest or None, measured.work_by_rank), measured.loads, measured.slowest_host
+    )
+    # The fixed cost of a batch cannot be measured while others use the cores.
+    fixed_share = measured.fixed_share if lost < DISTURBED_SHARE else 0.0
+    step = Step(parts, measured.slowest or None, measured.work_by_rank, fixed_share, lost)
+    prediction = Prediction(
+        seconds, *_bounds(seconds, error), step, "rehearsal", len(measured.machines), measured.links
+    )
+    return _with_load(prediction, measured.loads, lost)
 
 
-def predict_from_steps(seconds_of_steps: Sequence[float], num_workers: int) -> Prediction:
+def predict_from_steps(
+    seconds_of_steps: Sequence[float], num_workers: int, loads: Sequence[MachineLoad] = ()
+) -> Prediction:
     """Predicts from the first steps of the run itself, where nothing was rehearsed; their parts are not known."""
-    seconds = fmean(seconds_of_steps)
-    bounds = _bounds(seconds, _standard_error(seconds_of_steps))
-    return Prediction(seconds, *bounds, Step({}), "first steps", num_workers)
+    steps = _without_outliers(seconds_of_steps)
+    seconds = fmean(steps)
+    bounds = _bounds(seconds, _standard_error(steps))
+    prediction = Prediction(seconds, *bounds, Step({}), "first steps", num_workers)
+    return _with_load(prediction, loads, max((load.lost_share for load in loads), default=0.0))
+
+
+def _with_load(prediction: Prediction, loads: Sequence[MachineLoad], lost: float) -> Prediction:
+    """Names who disturbed the measurement; without them, steps may be as much faster as their share says."""
+    if lost < DISTURBED_SHARE:
+        return prediction
+    worst = max(loads, key=lambda load: load.lost_share)
+    return replace(prediction, low=prediction.low * (1 - lost), other_load=describe_load(worst))
 
 
 def assemble_step(measured: Measurements, all_reduce: Sequence[Transfer] | None = None) -> Step:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-BOTTLENECKS = ("compute", "network", "input", "straggler", "overhead")
+BOTTLENECKS = ("compute", "network", "input", "straggler", "overhead", "other_programs")
 PARTS = (
     "forward",
     "backward",
@@ -44,6 +44,8 @@ class Step:
     """Seconds of own work of each rank, without waiting."""
     fixed_share: float = 0.0
     """Share of forward and backward that does not depend on the number of tokens."""
+    lost_share: float = 0.0
+    """Share of the step that it takes longer because other programs used the cores."""
 
     @property
     def seconds(self) -> float:
@@ -115,6 +117,13 @@ def _find_costs(step: Step) -> CauseCosts:
     costs["overhead"] = sum(overheads.values())
     total = step.seconds
     costs = {name: min(max(0.0, seconds), total) for name, seconds in costs.items()}
+    # Other programs make ranks wait for each other first; then they make every part longer.
+    lost = min(1.0, step.lost_share) * total
+    explained = min(lost, costs["straggler"])
+    scale = 1 - (lost - explained) / total if total else 1.0
+    costs = {name: seconds * scale for name, seconds in costs.items()}
+    costs["straggler"] = max(0.0, costs["straggler"] - explained)
+    costs["other_programs"] = lost
     rest = max(0.0, total - sum(costs.values()))
     return CauseCosts({"compute": rest} | costs, overheads, excess)
 

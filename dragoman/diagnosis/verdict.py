@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from dragoman.diagnosis.step_model import COMPUTING, PARTS, SHORTEST_STEP, CauseCosts, Step
-from dragoman.diagnosis.wording import BOTTLENECK_WORDS, describe_parts, format_step
+from dragoman.diagnosis.intervals import DISTURBED_SHARE, MeasuredIntervals, measured_intervals
+from dragoman.diagnosis.step_model import COMPUTING, Step
+from dragoman.diagnosis.traffic import NetworkUse, describe_network_use, network_use
+from dragoman.diagnosis.wording import BOTTLENECK_WORDS, describe_load, describe_parts, format_step
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import Record, TrainRecord, parse_records
+from dragoman.run.records import MachineLoad, Record, TrainRecord, parse_records
 from dragoman.run.summary import read_records
-from dragoman.run.units import format_rate
 
-_FEWEST_INTERVALS = 3
-"""With more intervals, the first is left out: its steps warm up caches and memory."""
 BUSY_SHARE = 0.9
+_DISTURBED_CONFIDENCE = 0.6
+"""Factor on the confidence of a verdict about steps that other programs disturbed."""
 _FULL_CONFIDENCE_MARGIN = 0.2
 _SURE_STEPS = 50
 
@@ -26,7 +28,7 @@ class Verdict:
     """The bottleneck of a run, with its evidence."""
 
     bottleneck: str
-    """compute, network, input, straggler, overhead, or unknown."""
+    """compute, network, input, straggler, overhead, other_programs, or unknown."""
     share: float
     """Share of the time that this cause took."""
     confidence: float
@@ -35,9 +37,14 @@ class Verdict:
     misleading: list[str] = field(default_factory=list)
     """Observations that point elsewhere, and why they do not count."""
     network_correlation: float | None = None
-    """Correlation of traffic and seconds per step over the intervals."""
+    """Correlation of traffic and seconds per step over the intervals; None where it would be no evidence."""
     parts: dict[str, float] = field(default_factory=dict)
     """Seconds per step."""
+    first_step: int | None = None
+    last_step: int | None = None
+    """The steps that it is about."""
+    other_load: str = ""
+    """Who else used the cores; empty where nobody did, or where it was not sampled."""
 
     @property
     def is_known(self) -> bool:
@@ -59,77 +66,66 @@ def verdict_of_run(run: RunFolder, num_records: int | None = None) -> Verdict:
 
 def verdict_of_records(records: Sequence[Record]) -> Verdict:
     """Finds the bottleneck of a run from the records of its metrics.jsonl."""
-    intervals = [record for record in records if isinstance(record, TrainRecord) and _has_parts(record)]
-    if len(intervals) > _FEWEST_INTERVALS:
-        intervals = intervals[1:]
-    if not intervals:
+    measured = measured_intervals(records)
+    if measured is None:
         why = "No record of this run has the parts of its steps, so what limited it is not known."
         return Verdict("unknown", 0.0, 0.0, why)
-    step = _typical_step(intervals)
-    correlation = _network_correlation(intervals)
+    step, network = measured.typical_step(), network_use(measured.records)
+    load = next(iter(measured.loads()), MachineLoad())
     return Verdict(
         step.bottleneck,
         step.costs.share(step.bottleneck),
-        _confidence(step.costs, intervals),
-        _why(step, intervals),
-        _evidence(step, intervals, correlation),
-        _misleading_signs(step, intervals),
-        correlation,
+        _confidence(step, measured.records),
+        _why(step, measured, load),
+        _evidence(step, measured, network, load),
+        _misleading_signs(step, measured.records),
+        network.correlation,
         dict(step.parts),
+        *measured.steps,
+        describe_load(load),
     )
 
 
-def _has_parts(record: TrainRecord) -> bool:
-    """Whether the record has the parts of its steps."""
-    return sum((record.attribution or {}).get(name, 0.0) for name in PARTS) >= SHORTEST_STEP
-
-
-def _typical_step(intervals: Sequence[TrainRecord]) -> Step:
-    """Mean over all intervals; all have the same number of steps, except perhaps the last."""
-    parts = {name: _mean([(each.attribution or {}).get(name, 0.0) for each in intervals]) for name in PARTS}
-    rows = [each.work_seconds_by_rank or [] for each in intervals]
-    num_ranks = max(map(len, rows), default=0)
-    work = np.mean([row for row in rows if len(row) == num_ranks], axis=0).tolist() if num_ranks else []
-    fixed = [each.fixed_share for each in intervals if each.fixed_share is not None]
-    return Step(parts, _slowest(intervals, work), work, min(1.0, max(0.0, _mean(fixed[-1:]))))
-
-
-def _slowest(intervals: Sequence[TrainRecord], work: Sequence[float]) -> dict[str, float] | None:
-    """Mean parts of the rank that was slowest over the whole run, from the intervals in which it was the slowest."""
-    if not work:
-        return None
-    rank = int(np.argmax(work))
-    tables = [each.slowest.attribution for each in intervals if each.slowest and each.slowest.rank == rank]
-    names = {name for table in tables for name in table}
-    return {name: _mean([table.get(name, 0.0) for table in tables]) for name in names} or None
-
-
-def _confidence(costs: CauseCosts, intervals: Sequence[TrainRecord]) -> float:
-    """High where the bottleneck is far ahead of other causes, over many steps."""
-    clearness = min(1.0, max(0.0, costs.margin) / _FULL_CONFIDENCE_MARGIN)
-    steps = [each.step for each in intervals]
+def _confidence(step: Step, records: Sequence[TrainRecord]) -> float:
+    """High where the bottleneck is far ahead of other causes, over many steps; low where others disturbed them."""
+    clearness = min(1.0, max(0.0, step.costs.margin) / _FULL_CONFIDENCE_MARGIN)
+    steps = [each.step for each in records]
     num_steps = max(steps) - min(steps)
-    return round((0.5 + 0.45 * clearness) * (0.7 + 0.3 * min(1.0, num_steps / _SURE_STEPS)), 2)
+    disturbed = _DISTURBED_CONFIDENCE if _is_disturbed(step) else 1.0
+    return round(disturbed * (0.5 + 0.45 * clearness) * (0.7 + 0.3 * min(1.0, num_steps / _SURE_STEPS)), 2)
 
 
-def _why(step: Step, intervals: Sequence[TrainRecord]) -> str:
-    """States the bottleneck in one message."""
+def _is_disturbed(step: Step) -> bool:
+    """Whether other programs, which are not the bottleneck themselves, make the other figures uncertain."""
+    return step.bottleneck != "other_programs" and step.lost_share >= DISTURBED_SHARE
+
+
+def _why(step: Step, measured: MeasuredIntervals, load: MachineLoad) -> str:
+    """States the bottleneck in one message, and whether other programs make it uncertain."""
+    cause = f"The run is {BOTTLENECK_WORDS[step.bottleneck]}: {_describe_cause(step, measured, load)}"
+    if not _is_disturbed(step):
+        return cause
+    return f"{cause} This is uncertain: meanwhile {describe_load(load)}."
+
+
+def _describe_cause(step: Step, measured: MeasuredIntervals, load: MachineLoad) -> str:
     share = step.costs.share(step.bottleneck)
-    verdict = f"The run is {BOTTLENECK_WORDS[step.bottleneck]}"
     match step.bottleneck:
         case "network":
-            return f"{verdict}: it spent {share:.0%} of its time only waiting for the network."
+            return f"it spent {share:.0%} of its time only waiting for the network."
         case "input":
-            return f"{verdict}: it spent {share:.0%} of its time waiting for data."
+            return f"it spent {share:.0%} of its time waiting for data."
         case "straggler":
-            return f"{verdict}: {_name_straggler(step, intervals, share)}"
+            return _name_straggler(step, measured, share)
+        case "other_programs":
+            return f"{describe_load(load)}. Without them, a step would take at least {share:.0%} less time."
         case "overhead":
             overheads = step.costs.overheads
             worst = max(overheads, key=overheads.__getitem__)
             cause = _OVERHEAD_WORDS[worst].format(share=overheads[worst] / step.seconds)
-            return f"{verdict}: {share:.0%} of its time was not spent on learning; most of that is {cause}."
+            return f"{share:.0%} of its time was not spent on learning; most of that is {cause}."
     computing = sum(step.parts[name] for name in COMPUTING) / step.seconds
-    return f"{verdict}: it spent {computing:.0%} of its time computing gradients; no other cause took much time."
+    return f"it spent {computing:.0%} of its time computing gradients; no other cause took much time."
 
 
 _OVERHEAD_WORDS = {
@@ -141,7 +137,7 @@ _OVERHEAD_WORDS = {
 }
 
 
-def _name_straggler(step: Step, intervals: Sequence[TrainRecord], share: float) -> str:
+def _name_straggler(step: Step, measured: MeasuredIntervals, share: float) -> str:
     excess = step.costs.excess_of_slowest
     if excess <= step.parts["straggler"]:
         return (
@@ -149,57 +145,45 @@ def _name_straggler(step: Step, intervals: Sequence[TrainRecord], share: float) 
             "slow at different times."
         )
     rank = int(np.argmax(step.work_by_rank))
-    found = (each.slowest for each in reversed(intervals))
-    host = next((slowest.host for slowest in found if slowest and slowest.rank == rank), "")
+    host = measured.slowest_host(step.work_by_rank)
     where = f" on {host}" if host else ""
     return f"rank {rank}{where} takes {format_step(excess)} longer per step than the others ({share:.0%})."
 
 
-def _evidence(step: Step, intervals: Sequence[TrainRecord], correlation: float | None) -> list[str]:
-    messages = [f"A step took {format_step(step.seconds)} in total: {describe_parts(step.parts)}."]
-    traffic = [each.traffic for each in intervals if each.traffic and each.traffic.busier_direction is not None]
-    if traffic:
-        interface = next((each.interface for each in traffic if each.interface), "The busiest interface")
-        rate = _mean([each.busier_direction or 0.0 for each in traffic])
-        messages.append(f"{interface} carried {format_rate(rate)} on average in the busier direction.")
-    if correlation is not None:
-        messages.append(f"Traffic and seconds per step have a correlation of {correlation:+.2f}.")
+def _evidence(step: Step, measured: MeasuredIntervals, network: NetworkUse, load: MachineLoad) -> list[str]:
+    first, last = measured.steps
+    messages = [
+        f"A step took {format_step(step.seconds)} in total, measured from step {first:,} to {last:,}: "
+        f"{describe_parts(step.parts)}."
+    ]
+    if num_slow := len(measured.intervals) - len(measured.steady):
+        messages.append(
+            f"{num_slow:,} of {len(measured.intervals):,} intervals took far longer than the others and are left out."
+        )
+    if others := describe_load(load):
+        cost = f"that cost {step.lost_share:.0%} of the time" if step.lost_share >= 0.01 else "the run had cores enough"
+        messages.append(f"{others[0].upper()}{others[1:]}; {cost}.")
+    messages += describe_network_use(network)
     if len(step.work_by_rank) > 1:
         fastest, slowest = min(step.work_by_rank), max(step.work_by_rank)
         messages.append(f"The ranks' own work took {format_step(fastest)} to {format_step(slowest)} per step.")
     if step.fixed_share:
         messages.append(f"{step.fixed_share:.0%} of forward and backward does not depend on the number of tokens.")
+    elif measured.is_fixed_share_doubtful:
+        messages.append("The fixed cost of a batch was measured while other programs were busy, so it does not count.")
     return messages
 
 
-def _misleading_signs(step: Step, intervals: Sequence[TrainRecord]) -> list[str]:
+def _misleading_signs(step: Step, records: Sequence[TrainRecord]) -> list[str]:
     if step.bottleneck not in ("network", "straggler"):
         return []
     share = (step.parts["exposed_communication"] + step.parts["straggler"]) / step.seconds
     signs = []
     for kind, name in (("gpu", "GPU"), ("cpu", "CPU")):
-        busy = [number for each in intervals if (number := getattr(each.utilisation, kind, None)) is not None]
-        if busy and _mean(busy) >= BUSY_SHARE:
+        busy = [number for each in records if (number := getattr(each.utilisation, kind, None)) is not None]
+        if busy and fmean(busy) >= BUSY_SHARE:
             signs.append(
-                f"{name} utilisation was {_mean(busy):.0%}, but {share:.0%} of each step was spent waiting inside "
+                f"{name} utilisation was {fmean(busy):.0%}, but {share:.0%} of each step was spent waiting inside "
                 "communication: a kernel or thread that waits for the network counts as busy."
             )
     return signs
-
-
-def _network_correlation(intervals: Sequence[TrainRecord]) -> float | None:
-    """Correlation of traffic and seconds per step; None with too few figures, or if one of them never changes."""
-    pairs = [(each.traffic and each.traffic.busier_direction, each.seconds_per_step) for each in intervals]
-    known = [(rate, seconds) for rate, seconds in pairs if rate is not None and seconds is not None]
-    if len(known) < _FEWEST_INTERVALS:
-        return None
-    traffic, seconds = np.array(known).T
-    if np.ptp(traffic) <= 1e-9 * np.max(np.abs(traffic)) or np.ptp(seconds) <= 1e-9 * np.max(np.abs(seconds)):
-        return None
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = float(np.corrcoef(traffic, seconds)[0, 1])
-    return found if np.isfinite(found) else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dragoman.run.records import MachineLoad
 from dragoman.run.units import format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -26,8 +27,15 @@ BOTTLENECK_WORDS = {
     "input": "input-bound",
     "straggler": "straggler-bound",
     "overhead": "overhead-bound",
+    "other_programs": "slowed by other programs",
     "unknown": "not known",
 }
+CAUSE_NAMES = {
+    name: words.removesuffix("-bound").removeprefix("slowed by ") for name, words in BOTTLENECK_WORDS.items()
+}
+"""The bottleneck alone, as in "limited by …"."""
+NOTABLE_CORES = 0.1
+"""A smaller load by others is not mentioned."""
 SMALLEST_SHARE = 0.01
 """Smaller parts of a step are left out."""
 
@@ -50,12 +58,29 @@ def describe_parts(parts: Mapping[str, float]) -> str:
     )
 
 
+def describe_load(load: MachineLoad) -> str:
+    """Says which part of the cores of a machine others had, and names the heaviest programs."""
+    where = f" on {load.host}" if load.host else ""
+    taken = []
+    if load.other_cores >= NOTABLE_CORES:
+        programs = ", ".join(f"{each.name} (process {each.pid}) {each.cores:.1f}" for each in load.programs)
+        named = f" ({programs})" if programs else ""
+        taken.append(f"other programs used {load.other_cores:.1f} of {load.num_cores:g} cores{where}{named}")
+    if load.stolen_cores >= NOTABLE_CORES:
+        taken.append(
+            f"the hypervisor gave {load.stolen_cores:.1f} of {load.num_cores:g} cores{where} to other virtual machines"
+        )
+    return " and ".join(taken)
+
+
 def describe_prediction(prediction: "Prediction") -> list[str]:
     """Describes step time, bottleneck, parts and links, one line each."""
     lines = [
         f"Predicted: {format_step(prediction.seconds)} per step ({format_step(prediction.low)} to "
         f"{format_step(prediction.high)}), {BOTTLENECK_WORDS[prediction.bottleneck]}."
     ]
+    if prediction.other_load:
+        lines.append(f"This is uncertain: {prediction.other_load} while it was measured.")
     if prediction.parts:
         lines.append(f"A step: {describe_parts(prediction.parts)}.")
     lines += [

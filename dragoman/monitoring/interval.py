@@ -56,6 +56,7 @@ class IntervalParts:
     slowest: dict[str, float]
     """Parts of the rank with the most work of its own."""
     work_by_rank: list[float]
+    num_machines: int = 1
 
     @property
     def wall_seconds(self) -> float:
@@ -69,6 +70,7 @@ class IntervalParts:
             "attribution": self.attribution,
             "wall_seconds_per_step": self.wall_seconds,
             "slowest": slowest,
+            "num_machines": self.num_machines,
         }
         if len(self.work_by_rank) <= MAX_RANKS_LISTED:
             record["work_seconds_by_rank"] = self.work_by_rank
@@ -113,4 +115,5 @@ def combine_parts(before: TimedStep, steps: list[TimedStep], world: World) -> In
         slowest_machine=world.machines[slowest] if len(world.machines) == world.size else "",
         slowest={part.value: seconds for part, seconds in by_rank[slowest].items()},
         work_by_rank=work,
+        num_machines=world.num_machines,
     )

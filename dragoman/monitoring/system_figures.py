@@ -4,7 +4,7 @@ Every machine writes its own file of samples, so no machine has to send anything
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import MachineSample, parse_sample
+from dragoman.run.records import MachineLoad, MachineSample, ProgramLoad, parse_sample
 
 MEGABYTE = 1e6
 _GIGABYTE = 1e9
@@ -30,6 +30,13 @@ _GPU_FIGURES = {
     "nvlink_received_bytes_per_second",
     "nvlink_sent_bytes_per_second",
 }
+
+
+_LOAD_FIGURES = ("num_cores", "own_cores", "other_cores", "stolen_cores", "waiting_threads")
+"""Fields of CpuSample that say who used the cores."""
+_MAX_LOADS = 8
+"""Machines whose load a record has; with more, those with the largest load by others."""
+_MAX_PROGRAMS = 3
 
 
 class Figure(NamedTuple):
@@ -54,21 +61,32 @@ class Figure(NamedTuple):
 class MachineFigures:
     """Means over the samples of an interval."""
 
-    def __init__(self, means: dict[Figure, float]) -> None:
+    def __init__(self, means: dict[Figure, float], programs: Mapping[str, Sequence[ProgramLoad]] | None = None) -> None:
         self._means = means
+        self._programs = programs or {}
 
     def scalars(self) -> dict[str, float]:
         """Returns the values for TensorBoard by their tags."""
         return dict(figure.scalar(value) for figure, value in self._means.items())
 
     def to_record(self) -> dict[str, Any]:
-        """Returns `traffic` and `utilisation` of a train record; empty if nothing was sampled."""
+        """Returns `traffic`, `utilisation` and `load` of a train record; empty if nothing was sampled."""
         shares = {
             "cpu": [value for figure, value in self._means.items() if figure.name == "cpu"],
             "gpu": [value for figure, value in self._means.items() if figure.name == "utilisation"],
         }
         traffic, utilisation = self._traffic(), {kind: fmean(values) for kind, values in shares.items() if values}
-        return ({"traffic": traffic} if traffic else {}) | ({"utilisation": utilisation} if utilisation else {})
+        load = [each.values() for each in self.loads()[:_MAX_LOADS]]
+        found = {"traffic": traffic, "utilisation": utilisation, "load": load}
+        return {name: value for name, value in found.items() if value}
+
+    def loads(self) -> list[MachineLoad]:
+        """Returns who used the cores of each machine, the one with the largest load by others first."""
+        found = []
+        for node in {figure.node for figure in self._means if figure.name == "own_cores"}:
+            figures = {name: round(self._means.get(Figure(node, "", name), 0.0), 3) for name in _LOAD_FIGURES}
+            found.append(MachineLoad(host=node, programs=heaviest(self._programs.get(node, [])), **figures))
+        return sorted(found, key=lambda load: (-load.lost_cores, -load.other_cores, load.host))
 
     def _traffic(self) -> dict[str, Any] | None:
         """Returns the traffic of the busiest interface; with several machines, loopback does not count."""
@@ -91,21 +109,31 @@ class SystemFigures:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._followers: dict[Path, LineFollower] = {}
+        self._values: defaultdict[Figure, list[float]] = defaultdict(list)
+        self._programs: defaultdict[str, list[ProgramLoad]] = defaultdict(list)
         self._busy: set[tuple[str, str]] = set()
         """(node, interface) with traffic so far: only for these, a second without traffic counts as zero."""
         self._follow_new_files(num_last_lines=0)
 
     def read(self) -> MachineFigures:
         """Returns the means over the samples since the last call."""
+        figures = self.peek()
+        self._values.clear()
+        self._programs.clear()
+        return figures
+
+    def peek(self) -> MachineFigures:
+        """Returns the same means; the next call gets these samples again."""
         self._follow_new_files()
-        values: defaultdict[Figure, list[float]] = defaultdict(list)
         for path, follower in self._followers.items():
             for sample in self._read_samples(path, follower):
                 for figure, value in self._figures(sample):
                     if value is not None:
-                        values[figure].append(value)
+                        self._values[figure].append(value)
+                self._programs[printable(sample.node)] += sample.programs or []
             follower.release_file()  # an open file would keep its disk from being remounted
-        return MachineFigures({figure: fmean(found) for figure, found in values.items()})
+        means = {figure: fmean(found) for figure, found in self._values.items()}
+        return MachineFigures(means, {node: list(found) for node, found in self._programs.items()})
 
     def _follow_new_files(self, num_last_lines: int | None = None) -> None:
         with suppress(OSError):  # the disk does not answer
@@ -127,6 +155,8 @@ class SystemFigures:
         """Yields the figures of one sample, without those of interfaces that never carried anything."""
         node = printable(sample.node)
         yield Figure(node, "", "cpu"), sample.cpu.share
+        for name in _LOAD_FIGURES:
+            yield Figure(node, "", name), getattr(sample.cpu, name)
         yield Figure(node, "", "used_bytes"), sample.memory.used_bytes
         yield Figure(node, "disk", "read_bytes_per_second"), sample.disk.read_bytes_per_second
         yield Figure(node, "disk", "written_bytes_per_second"), sample.disk.written_bytes_per_second
@@ -143,6 +173,16 @@ class SystemFigures:
                 device = f"network/{place[1]}"
                 yield Figure(node, device, "received_bytes_per_second", place[1]), received
                 yield Figure(node, device, "sent_bytes_per_second", place[1]), sent
+
+
+def heaviest(programs: Sequence[ProgramLoad]) -> list[ProgramLoad]:
+    """Returns the programs that used most, each once with its largest load."""
+    by_pid: dict[tuple[str, int], ProgramLoad] = {}
+    for program in programs:
+        place = program.name, program.pid
+        if place not in by_pid or by_pid[place].cores < program.cores:
+            by_pid[place] = program
+    return sorted(by_pid.values(), key=lambda program: -program.cores)[:_MAX_PROGRAMS]
 
 
 def printable(name: str) -> str:

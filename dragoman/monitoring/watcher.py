@@ -1,5 +1,6 @@
 """Reports of rank 0 about the run, as log lines in the format of OpenSeq2Seq and as records; other ranks are silent."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -15,7 +16,7 @@ from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import PredictionRecord, RestartRecord, TrainRecord, parse_records, records_of
+from dragoman.run.records import MachineLoad, PredictionRecord, RestartRecord, TrainRecord, parse_records, records_of
 from dragoman.run.units import format_duration
 
 _PREDICTION_MARK, _RESTART_MARK, _TRAIN_MARK = '"prediction"', '"restart"', '"train"'
@@ -67,14 +68,14 @@ class PredictionCheck:
         """Uses this prediction from now on."""
         self._expected_seconds = prediction.seconds
 
-    def add_step(self, seconds: float) -> Prediction | None:
+    def add_step(self, seconds: float, read_loads: Callable[[], Sequence[MachineLoad]] = tuple) -> Prediction | None:
         """Adds a step; returns a prediction once there are enough steps, if there was none."""
         if self._expected_seconds is not None:
             return None
         self._first_steps.append(seconds)
         if len(self._first_steps) < NUM_SKIPPED_STEPS + NUM_FIRST_STEPS:
             return None
-        prediction = predict_from_steps(self._first_steps[NUM_SKIPPED_STEPS:], self._num_workers)
+        prediction = predict_from_steps(self._first_steps[NUM_SKIPPED_STEPS:], self._num_workers, read_loads())
         self.expect(prediction)
         return prediction
 
@@ -166,7 +167,7 @@ class RunWatcher(Watcher):
         """Reports a step and its figures."""
         if finished is not None:
             self._pace.add_step(finished)
-            if (prediction := self._prediction_check.add_step(finished.seconds)) is not None:
+            if (prediction := self._prediction_check.add_step(finished.seconds, self._read_loads)) is not None:
                 self._sinks.write("prediction", step, prediction.to_json())
                 self._say_expectation(step)
             self._num_progressed += 1
@@ -174,6 +175,9 @@ class RunWatcher(Watcher):
                 self._console.log(f"step {step}: {', '.join(filter(None, self._progress_figures(step).texts()))}")
         self._console.show_progress(step, self._progress_figures(step))
         self._report_disk_trouble()
+
+    def _read_loads(self) -> Sequence[MachineLoad]:
+        return self._system.peek().loads() if self._system else ()
 
     def _progress_figures(self, step: int) -> ProgressFigures:
         pace = self._pace

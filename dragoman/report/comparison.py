@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.diagnosis.wording import BOTTLENECK_WORDS, format_step
+from dragoman.diagnosis.wording import CAUSE_NAMES, format_step
 from dragoman.report.answers.speed import describe_hours
 from dragoman.report.compose import collect_facts
 from dragoman.report.content import Chart, Comparison, ReportSection, Series, Table, format_value
@@ -107,7 +107,7 @@ def _figures(named: dict[str, Findings]) -> Table:
         row("median time per step", [format_step(each.step_times.median) if each.step_times else "" for each in runs]),
         row("time", [describe_hours(each.wall_seconds) if each.wall_seconds else "" for each in runs]),
         row("cost", [format_figure("{:,.2f}", each.cost) for each in runs]),
-        row("limited by", [BOTTLENECK_WORDS.get(each.verdict.bottleneck, "") for each in runs]),
+        row("limited by", [CAUSE_NAMES.get(each.verdict.bottleneck, "") for each in runs]),
     ]
     return Table("Figures", ["", *named], rows, tuple(range(1, len(named) + 1)))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dragoman.diagnosis.wording import BOTTLENECK_WORDS, format_step
+from dragoman.diagnosis.wording import CAUSE_NAMES, format_step
 from dragoman.report.answers.files import answer_checkpoint_files, answer_checkpoint_size, answer_training_set
 from dragoman.report.answers.learning import (
     answer_learning_rate,
@@ -80,7 +80,8 @@ def write_report(report: Report | Comparison, folder: Path) -> dict[str, Path]:
             write_text(target.report(suffix), text, is_durable=False)
     except OSError as error:
         raise UserError(
-            f"The report cannot be written to {folder}: {describe_os_error(error)}. Choose another folder with --output."
+            f"The report cannot be written to {folder}: {describe_os_error(error)}. Choose another folder with "
+            "--output."
         ) from None
     return {suffix: target.report(suffix) for suffix in texts}
 
@@ -172,7 +173,7 @@ def _tiles(findings: Findings) -> dict[str, str]:
         "Time": format_briefly(findings.wall_seconds) if findings.wall_seconds else None,
         "Time per step": format_step(times.median) if times else None,
         "Cost": f"{findings.cost:,.2f}" if findings.cost is not None else None,
-        "Limited by": BOTTLENECK_WORDS.get(findings.verdict.bottleneck, "").removesuffix("-bound") or None,
+        "Limited by": CAUSE_NAMES.get(findings.verdict.bottleneck),
         "Parameters": f"{evidence.parameters:,}" if evidence.parameters else None,
     }
     if last and last.bleu is None and last.teacher_forced_bleu is not None:

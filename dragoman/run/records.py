@@ -240,6 +240,8 @@ class PredictionRecord(Record):
     workers: Count | None = None
     advice: list[Text] = []
     """What would make steps quicker, the most effective first."""
+    other_load: Text = ""
+    """Who else used the cores meanwhile; empty where nobody did."""
 
 
 RECORD_TYPES: dict[Any, type[Record]] = {

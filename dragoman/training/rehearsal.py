@@ -41,6 +41,7 @@ from dragoman.diagnosis.prediction import (
     transfer_seconds,
 )
 from dragoman.monitoring.interval import IntervalParts, combine_parts
+from dragoman.monitoring.sampling.cores import LoadMeter
 from dragoman.monitoring.sampling.machine import (
     InterfaceCounters,
     describe_interface,
@@ -48,6 +49,7 @@ from dragoman.monitoring.sampling.machine import (
     traffic_interface,
 )
 from dragoman.run.config import Settings
+from dragoman.run.records import MachineLoad
 from dragoman.run.schedule import build_schedule
 from dragoman.training.learner import (
     build_learner,
@@ -104,6 +106,7 @@ class Rehearsal:
     ) -> None:
         self._world, self._settings, self._budget, self._note = world, settings, seconds, note
         self._begin = time.perf_counter()
+        self._load_meter = LoadMeter(world.machine) if world.local_rank == 0 else None
         self._learner = build_learner(settings, corpus, world, SilentGradients)
         self._clock = self._learner.clock
         set_learning_rate(
@@ -122,8 +125,15 @@ class Rehearsal:
             stage()
             self._report()
         self._make_whole_steps()
+        self.measured.loads = self.read_loads()
         self._report()
         return self.measured
+
+    def read_loads(self) -> list[MachineLoad]:
+        """Collective: returns who used the cores of each machine so far."""
+        load = self._load_meter.read() if self._load_meter else None
+        mine = [(self._world.rank, json.dumps(load.values()))] if load else []
+        return [MachineLoad.model_validate_json(text) for text in self._world.gather_texts(mine)]
 
     def time_steps(self) -> list[float]:
         """Collective: makes a few whole steps in the given time, and one at least; returns the seconds of each.
@@ -298,9 +308,11 @@ def rehearse(
 
 def rehearse_briefly(settings: Settings, corpus: PreparedCorpus, world: World) -> Prediction:
     """Collective: times a few steps only, for a prediction of the run's duration, and frees the model."""
-    steps = Rehearsal(_timed(settings), corpus, world, BRIEF_SECONDS).time_steps()
+    rehearsal = Rehearsal(_timed(settings), corpus, world, BRIEF_SECONDS)
+    prediction = predict_from_steps(rehearsal.time_steps(), world.size, rehearsal.read_loads())
+    del rehearsal
     gc.collect()
-    return replace(predict_from_steps(steps, world.size), basis="rehearsal")
+    return replace(prediction, basis="rehearsal")
 
 
 def _timed(settings: Settings) -> Settings:

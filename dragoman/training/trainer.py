@@ -101,6 +101,7 @@ class Trainer:
                 self._evaluate()
             self._save_and_wait(self._saver.save_now)  # so that a run can be resumed from the start
         guard = FiniteGuard(self.learner.loss_scale)
+        self._spent.note_started()
         reason = self._reason_at_start()
         if self._is_evaluation_missing and reason <= StopReason.STEPS:
             reason = self._evaluate() or reason
@@ -226,6 +227,7 @@ class Trainer:
             figures["cost"] = self._spent.cost
         if (parts := read_parts(self.learner.clock, self._world)) is not None:
             figures |= parts.to_record() | {"fixed_share": self._fixed_share}
+            figures["gradient_bytes"] = self.learner.gradients.flat.nbytes
         is_sample_due = self.step % self._settings.training.sample_every < self._meters.num_steps
         self._meters = TrainMeters()
         is_shown = self._world.is_first and is_sample_due and bool(batches)
@@ -264,7 +266,7 @@ class Trainer:
             self.learner.clock.switch(Part.OTHER)
         if evaluation is None:
             return StopReason(self._world.start_vote(self._stop.reason_to_stop_at_once()).result())
-        self._stop.reserve.add_evaluation(evaluation.seconds)
+        self._stop.timer.add_evaluation(evaluation.seconds)
         if is_saved:
             self._saver.mark_outdated()
         self._evaluation = {"loss": evaluation.loss, "bleu": evaluation.bleu, "chrf": evaluation.chrf}
@@ -317,7 +319,7 @@ class Trainer:
         for outcome in self._saver.poll():
             match outcome:
                 case Saved():
-                    self._spent.checkpoint_seconds = outcome.seconds + outcome.snapshot_seconds
+                    self._spent.measured.checkpoint = outcome.seconds + outcome.snapshot_seconds
                     self._watcher.saved(outcome.step, outcome.figures())
                     for problem in outcome.problems:
                         self._watcher.say(problem)

@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 
 import psutil
 
-from dragoman.run.records import LARGEST_NUMBER, CpuSample, DiskSample, InterfaceSample, MemorySample
+from dragoman.monitoring.sampling.cores import CoreReader, read_core_times
+from dragoman.run.records import (
+    LARGEST_NUMBER,
+    CpuSample,
+    DiskSample,
+    InterfaceSample,
+    MemorySample,
+    ProgramLoad,
+)
 
 Value = TypeVar("Value")
 
@@ -60,8 +68,12 @@ def describe_error(error: Exception) -> str:
 class HostReader:
     """Reads CPU, memory and disk; shares and rates are those since the last read."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, root: int | None = None) -> None:
+        """With `root`, also reads who uses the cores: the run is everything that this process has started."""
         self._clock = clock
+        self._core_reader = CoreReader(root, clock) if root else None
+        self.programs: list[ProgramLoad] | None = None
+        """The other programs that use most, where the last read looked for them."""
         self._cpu: Sequence[Mapping[str, float]] = ()
         self._disks: Mapping[str, tuple[int, int]] = {}
         self._disks_time = 0.0
@@ -69,15 +81,21 @@ class HostReader:
     def read(self, notes: list[str]) -> tuple[CpuSample, MemorySample, DiskSample]:
         """Reads all three; a figure that cannot be read is None and adds a message to the notes."""
         cpu_before, disks_before, time_before = self._cpu, self._disks, self._disks_time
-        self._cpu = _read_or_note(_read_cpu_times, "The load of the processors", notes) or ()
+        self._cpu = _read_or_note(read_core_times, "The load of the processors", notes) or ()
         memory = _read_or_note(_read_memory, "The memory in use", notes)
         self._disks = _read_or_note(_read_disk_bytes, "The traffic of the disks", notes) or {}
         self._disks_time = self._clock()
         return (
-            cpu_shares(cpu_before, self._cpu),
+            self._with_users(cpu_shares(cpu_before, self._cpu), cpu_before),
             memory or MemorySample(used_bytes=None, total_bytes=None),
             disk_rates(disks_before, self._disks, self._disks_time - time_before),
         )
+
+    def _with_users(self, sample: CpuSample, cpu_before: Sequence[Mapping[str, float]]) -> CpuSample:
+        if self._core_reader is None:
+            return sample
+        use, self.programs = self._core_reader.read(cpu_before, self._cpu)
+        return sample.model_copy(update={name: value for name, value in vars(use).items() if value is not None})
 
 
 def cpu_shares(before: Sequence[Mapping[str, float]], after: Sequence[Mapping[str, float]]) -> CpuSample:
@@ -114,10 +132,6 @@ def disk_rates(
         read_bytes_per_second=round(sum(read), 1) if read else None,
         written_bytes_per_second=round(sum(written), 1) if written else None,
     )
-
-
-def _read_cpu_times() -> list[dict[str, float]]:
-    return [core._asdict() for core in psutil.cpu_times(percpu=True)]
 
 
 def _read_memory() -> MemorySample:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from dragoman.monitoring.buffered_file import BufferedFile
+from dragoman.monitoring.sampling.cores import find_root
 from dragoman.monitoring.sampling.gpu import GpuReader
 from dragoman.monitoring.sampling.machine import HostReader, NetworkReader
 from dragoman.run.errors import UserError
@@ -130,7 +131,7 @@ def _open_when_possible(path: Path, seconds: float, wait: Wait) -> BufferedFile 
 def read_samples(node: str, moments: Iterator[None]) -> Iterator[MachineSample]:
     """Yields a sample at each moment; the first one says what cannot be read here."""
     notes: list[str] = []
-    host, network, gpus = HostReader(), NetworkReader(), GpuReader(notes)
+    host, network, gpus = HostReader(root=find_root()), NetworkReader(), GpuReader(notes)
     is_first = True
     for _ in moments:
         now = round(time.time(), 3)
@@ -139,6 +140,8 @@ def read_samples(node: str, moments: Iterator[None]) -> Iterator[MachineSample]:
         sample = MachineSample(
             time=now, node=node, cpu=cpu, memory=memory, disk=disk, network=interfaces, gpus=gpus.read()
         )
+        if host.programs is not None:
+            sample = sample.model_copy(update={"programs": host.programs})
         yield sample.model_copy(update={"notes": list(notes)}) if is_first else sample
         is_first = False
         notes.clear()

@@ -226,10 +226,10 @@ def test_runs_without_parts_of_steps_are_unknown(values):
 
 @pytest.mark.parametrize("parts", DAMAGED_PARTS)
 def test_damaged_records_are_ignored_beside_good_ones(parts):
-    damaged = OLD_RECORD | {"attribution": parts}
+    damaged = OLD_RECORD | {"attribution": parts, "step": 0}
     assert verdict_of_records(read([damaged])).bottleneck == "unknown"
     good = records_of({"data": 2.0}, num_records=3)
-    assert verdict_of_records(read([damaged, OLD_RECORD]) + good) == verdict_of_records(good)
+    assert verdict_of_records(read([damaged, OLD_RECORD | {"step": 0}]) + good) == verdict_of_records(good)
 
 
 def test_a_part_that_is_missing_took_no_time():

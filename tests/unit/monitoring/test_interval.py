@@ -30,6 +30,7 @@ class ThreadWorld:
     """A world whose ranks are threads of this process."""
 
     gather_numbers = World.gather_numbers
+    num_machines = World.num_machines
 
     def __init__(self, rank: int, table: Table, machines: tuple[str, ...] | None = None) -> None:
         self.rank, self.size, self._table = rank, len(table.rows), table
