@@ -68,6 +68,16 @@ def require_writable(path: Path) -> None:
         raise UserError(f"{path} cannot be written: {reason}.")
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Removes what `write_then_rename` left in a folder when its process was killed."""
+    import psutil
+
+    for path in folder.glob(".*.partial"):
+        process = path.name.split(".")[-2]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            path.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:
     """Writes text as UTF-8; the file appears complete or not at all."""
     with write_then_rename(path, "w", is_durable) as file:

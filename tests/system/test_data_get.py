@@ -8,6 +8,9 @@ import gzip
 import io
 import json
 import lzma
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import pytest
 from packing import pack_tgz, pack_zip
+from program import dragoman_command, wait_until
 
 from dragoman.corpus.recipes import FetchedDataset, get_recipe
 from dragoman.corpus.recipes.fetching import cached_path
@@ -51,6 +55,8 @@ class Host:
     cuts: dict[str, list[int]] = field(default_factory=dict)
     """By path: after how many bytes the next responses end."""
     refused: set[str] = field(default_factory=set)
+    held: dict[str, threading.Event] = field(default_factory=dict)
+    """By path: half of the content is sent, and the rest after this event."""
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     """(path, Range header)"""
 
@@ -76,6 +82,10 @@ def make_handler(host: Host) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(content) - first))
             self.send_header("ETag", tag)
             self.end_headers()
+            if path in host.held:
+                self.wfile.write(content[first : len(content) // 2])
+                host.held[path].wait(60)
+                return
             cut = host.cuts[path].pop(0) if host.cuts.get(path) else None
             self.wfile.write(content[first:] if cut is None else content[first : first + cut])
             self.close_connection = True
@@ -264,7 +274,7 @@ def test_a_record_of_another_program_is_left_alone(wmt16: Host, tmp_path: Path, 
 
 def test_a_folder_that_cannot_be_written(wmt16: Host, tmp_path: Path):
     (tmp_path / "file").touch()
-    assert "file/out cannot be written: Not a directory" in failure("wmt16-en-de", tmp_path / "file" / "out")
+    assert "file/out cannot be written: a part of the path is a file" in failure("wmt16-en-de", tmp_path / "file" / "out")
 
 
 def test_a_second_get_continues_an_interrupted_download(wmt16: Host, tmp_path: Path, cache: Path):
@@ -312,6 +322,52 @@ def test_a_complete_download_that_was_not_yet_renamed_is_not_requested_again(wmt
     wmt16.requests.clear()
     get("wmt16-en-de", tmp_path / "b")
     assert wmt16.requests == []
+
+
+def test_a_signal_ends_a_download_with_one_sentence_and_the_next_command_continues_it(
+    wmt16: Host, tmp_path: Path, cache: Path
+):
+    host, out = wmt16, tmp_path / "out"
+    host.held["europarl.tgz"] = threading.Event()
+    out.mkdir()
+    # As if killed before: nobody has this process number.
+    (out / f".train.{2**22 + 1}.partial").write_bytes(b"half a file")
+    command = dragoman_command("data", "get", "wmt16-en-de", "--out", out)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: partial_bytes(cache) > 0, "half of a download")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    host.held.pop("europarl.tgz").set()
+    assert process.returncode == 1
+    assert errors.splitlines()[-1] == "dragoman: Stopped; run the same command again to continue where it stopped."
+    assert "Traceback" not in errors
+    assert not list(out.iterdir())
+    get("wmt16-en-de", out)
+    wanted = [ranges for path, ranges in host.requests if path == "europarl.tgz"]
+    assert wanted[0] is None
+    assert wanted[1] is not None
+    assert wanted[1].startswith("bytes=")
+
+
+def partial_bytes(cache: Path) -> int:
+    return sum(path.stat().st_size for path in cache.rglob("*.tgz.partial"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
+def test_a_download_that_does_not_fit_on_the_disk_is_not_begun(wmt16: Host, tmp_path: Path, cache: Path):
+    host = wmt16
+    host.contents["europarl.tgz"] = bytes(3 * 2**20)
+    host_cache = cache / "127.0.0.1"
+    host_cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(host_cache)], check=True)
+    try:
+        message = failure("wmt16-en-de", tmp_path / "out")
+        num_bytes = partial_bytes(cache)
+    finally:
+        subprocess.run(["umount", "-l", str(host_cache)], check=True)
+    assert "There is not enough space left for" in message
+    assert "set MTDATA to a folder on another disk" in message
+    assert num_bytes == 0
 
 
 def flip(content: bytes) -> bytes:

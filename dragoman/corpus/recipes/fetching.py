@@ -31,7 +31,7 @@ from dragoman.corpus.recipes.index import (
     parse_languages,
 )
 from dragoman.run.errors import UsageError, UserError, describe_os_error
-from dragoman.run.files import read_json, require_free_space, sha256, write_json, write_text
+from dragoman.run.files import read_json, remove_abandoned, require_free_space, sha256, write_json, write_text
 from dragoman.run.interruption import signals_as_keyboard_interrupt
 from dragoman.run.tables import dump_toml
 
@@ -252,6 +252,7 @@ def get_recipe(
     datasets = [(part, _find_dataset(dataset_id, pair, index)) for part, dataset_id in recipe.dataset_ids]
     with _trouble_as_user_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(out)
         fetch = _Fetch(recipe, pair, out, index, say, progress)
         say(f"Downloads are kept in {cache_folder()} (set MTDATA to change that).")
         parts = [fetch.get_part(part, dataset) for part, dataset in datasets]
