@@ -10,12 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import dragoman
+from dragoman.run.budget import Budget
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
@@ -92,6 +93,7 @@ class LaunchPlan:
     """Where the first host listens for the others; None for any free port."""
     is_resumed: bool = False
     """Whether the run must continue from a checkpoint."""
+    budget: Budget = field(default_factory=Budget)
 
     @classmethod
     def from_settings(
@@ -117,6 +119,7 @@ class LaunchPlan:
             cluster.max_restarts,
             cluster.port or None,
             is_resumed,
+            Budget.from_settings(settings.training),
         )
 
 

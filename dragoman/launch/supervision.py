@@ -25,10 +25,12 @@ from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHo
 from dragoman.launch.hosts import LaunchPlan
 from dragoman.launch.terminal import print_message
 from dragoman.launch.worker_count import threads_per_worker
+from dragoman.run.budget import SpentRecord, read_spent
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
 from dragoman.run.processes import CONSOLE_VARIABLE
-from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested
+from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested, planned_training
+from dragoman.run.units import format_duration
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LONGEST_PAUSE_SECONDS = 60.0
@@ -100,6 +102,8 @@ class _Supervisor:
         hosts = self._call_at_start()
         cause: str | None = None
         while True:
+            if self._is_budget_too_small():
+                return self._plan.budget.reason
             outcome = self._attempt(hosts, cause)
             if self._must_stop:
                 return self._on_stop(outcome)
@@ -110,6 +114,24 @@ class _Supervisor:
                 clear_stop_request(self._plan.run)
                 return SIGNAL
             hosts = called
+
+    def _is_budget_too_small(self) -> bool:
+        """Whether starting the workers, one step and the end of the run would exceed the budget, by earlier starts."""
+        budget, record = self._plan.budget, read_spent(self._plan.run)
+        if record is None or not (self._plan.is_resumed or record.launch == self._name):
+            return False
+        launch_seconds = time.monotonic() - self._begin
+        spent = record.seconds_before(self._name) + launch_seconds
+        if spent + record.measured.to_start_and_end(budget) < budget.seconds:
+            return False
+        SpentRecord(spent, self._name, launch_seconds, record.measured).write(self._plan.run)
+        setting = {"time": "training.max_hours", "cost": "training.max_cost"}[budget.reason]
+        self._say(
+            f"{setting} is used up: {format_duration(spent)} of {format_duration(budget.seconds)} are spent, and the "
+            "rest is too short to start the workers. Everything saved is kept. Continue with: "
+            f"{resume_command(self._plan.run.path, planned_training(self._plan.run), spent)}"
+        )
+        return True
 
     def _attempt(self, hosts: Sequence[ReadyHost], cause: str | None) -> Outcome:
         try:

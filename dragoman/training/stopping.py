@@ -8,6 +8,7 @@ from enum import IntEnum
 from types import FrameType
 
 from dragoman.cluster.heartbeat import PAUSE_SIGNAL
+from dragoman.run.budget import Budget, MeasuredSeconds
 from dragoman.run.config import TrainingSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -18,11 +19,6 @@ from dragoman.training.spent_time import SpentTime
 LOOK_SECONDS = 1.0
 MAX_SKIPS_IN_A_ROW = 50
 _RECENT_STEPS = 20
-_UNKNOWN_EVALUATION_SHARE = 0.1
-_UNKNOWN_EVALUATION_SECONDS = 600.0
-"""What is kept for the first evaluation: this share of the budget, but not more than these seconds."""
-_END_SECONDS = 1.0
-"""What it takes to close files and end the processes."""
 
 
 class StopReason(IntEnum):
@@ -53,11 +49,11 @@ class StopNotice:
         self.reason = max(self.reason, StopReason.HOST_BACK if number == PAUSE_SIGNAL else StopReason.SIGNAL)
 
 
-class Reserve:
-    """The time that a run needs to end in good order, from what its last steps, evaluation and checkpoint took."""
+class StepTimer:
+    """Measures steps and evaluations, to know how long the run needs to end in good order."""
 
-    def __init__(self, spent: SpentTime) -> None:
-        self._spent = spent
+    def __init__(self, measured: MeasuredSeconds) -> None:
+        self._measured = measured
         self._recent_steps: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._step_begin: float | None = None
 
@@ -66,30 +62,14 @@ class Reserve:
         now = time.monotonic()
         if self._step_begin is not None:
             self._recent_steps.append(now - self._step_begin)
-            self._spent.step_seconds = max(self._recent_steps)
+            self._measured.step = max(self._recent_steps)
         self._step_begin = now
 
     def add_evaluation(self, seconds: float) -> None:
         """Keeps what an evaluation took, and does not count it as a part of its step."""
-        self._spent.evaluation_seconds = seconds
+        self._measured.evaluation = seconds
         if self._step_begin is not None:
             self._step_begin += seconds
-
-    def seconds_after_one_more_step(self, budget_seconds: float, is_evaluation_due: bool) -> float:
-        """Returns what is needed if the run makes this step and ends after the next.
-
-        An evaluation that was not measured yet is assumed to take a share of the budget.
-        """
-        evaluation_seconds = self._spent.evaluation_seconds
-        if evaluation_seconds is None:
-            evaluation_seconds = min(_UNKNOWN_EVALUATION_SHARE * budget_seconds, _UNKNOWN_EVALUATION_SECONDS)
-        num_evaluations = 2 if is_evaluation_due else 1
-        return 2 * self._spent.step_seconds + num_evaluations * evaluation_seconds + self.seconds_to_save
-
-    @property
-    def seconds_to_save(self) -> float:
-        """Seconds for a checkpoint that is being written, the last one, and the end of the processes."""
-        return 2 * self._spent.checkpoint_seconds + _END_SECONDS
 
 
 class StopConditions:
@@ -102,26 +82,26 @@ class StopConditions:
         self, settings: TrainingSettings, spent: SpentTime, notice: StopNotice, run: RunFolder | None = None
     ) -> None:
         self.spent = spent
-        self.reserve = Reserve(spent)
-        self._budget_seconds, self._budget_reason = _smallest_budget(settings)
+        self.timer = StepTimer(spent.measured)
+        self._budget = Budget.from_settings(settings)
         self._notice = notice
         self._run = run
         self._last_look = 0.0
 
     def reason_before_step(self, is_evaluation_due: bool) -> StopReason:
         """Returns why this rank would stop after the step that begins now: with one more, the budget might not last."""
-        self.reserve.begin_step()
-        return self._reason(self.reserve.seconds_after_one_more_step(self._budget_seconds, is_evaluation_due))
+        self.timer.begin_step()
+        return self._reason(self.spent.measured.to_end_after_next_step(self._budget, is_evaluation_due))
 
     def reason_to_stop_at_once(self) -> StopReason:
         """Returns why this rank would even interrupt an evaluation: there is just enough time left to save."""
-        return self._reason(self.reserve.seconds_to_save)
+        return self._reason(self.spent.measured.to_save)
 
     def _reason(self, reserve_seconds: float) -> StopReason:
         if self.is_asked_to_end():
             return self._notice.reason
-        is_used_up = self.spent.seconds + reserve_seconds >= self._budget_seconds
-        return self._budget_reason if is_used_up else StopReason.NONE
+        is_used_up = self.spent.seconds + reserve_seconds >= self._budget.seconds
+        return StopReason[self._budget.reason.upper()] if is_used_up else StopReason.NONE
 
     def is_asked_to_end(self) -> bool:
         """Whether a signal or a request has come; looks into the run folder once a second."""
@@ -132,16 +112,6 @@ class StopConditions:
             if is_stop_requested(self._run):
                 self._notice.reason = StopReason.REQUEST
         return self._notice.reason is not StopReason.NONE
-
-
-def _smallest_budget(settings: TrainingSettings) -> tuple[float, StopReason]:
-    """Returns the seconds that the run may take, and what limits them."""
-    budgets: list[tuple[float, StopReason]] = []
-    if settings.max_cost is not None and settings.price_per_hour is not None:
-        budgets.append((settings.max_cost / settings.price_per_hour * 3600, StopReason.COST))
-    if settings.max_hours is not None:
-        budgets.append((settings.max_hours * 3600, StopReason.TIME))
-    return min(budgets, key=lambda budget: budget[0], default=(math.inf, StopReason.NONE))
 
 
 class FiniteGuard:

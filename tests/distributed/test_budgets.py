@@ -61,7 +61,7 @@ def test_kills_of_workers_and_launchers_do_not_lengthen_a_run(config: Path, tmp_
     done = dragoman("train", "--resume", "--workers", 2, "--run-dir", run)
     status = read_status(RunFolder(run))
     paid += status.time - status.started
-    assert "training.max_hours is used up" in done.stdout
+    assert "training.max_hours is used up" in done.stdout + done.stderr
     assert status.reason == "time"
     assert paid <= BUDGET_SECONDS
     assert json.loads(RunFolder(run).spent.read_text())["seconds"] >= paid - 5.0
@@ -69,5 +69,5 @@ def test_kills_of_workers_and_launchers_do_not_lengthen_a_run(config: Path, tmp_
 
     num_steps = farthest_step(run)
     done = dragoman("train", "--resume", "--workers", 2, "--run-dir", run)
-    assert "training.max_hours is used up" in done.stdout
+    assert "training.max_hours is used up" in done.stdout + done.stderr
     assert farthest_step(run) == num_steps

@@ -19,6 +19,7 @@ from dragoman.launch import host_connections, supervision
 from dragoman.launch.connection import Connection
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.launch.supervision import supervise
+from dragoman.run.budget import Budget, MeasuredSeconds, SpentRecord
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
@@ -136,6 +137,20 @@ def test_an_error_that_would_recur_ends_the_run_at_once(supervised):
     assert supervised.said == []
     assert read_status(supervised.run).state == "failed"
     assert supervised.are_workers_gone()
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_resumed", "reason"), [(90.0, True, "time"), (90.0, False, "steps"), (1e4, True, "steps")]
+)
+def test_workers_are_not_started_if_the_budget_is_too_small_for_a_start(supervised, budget, is_resumed, reason):
+    """By what the last start took; a new run in an old folder has its whole budget."""
+    SpentRecord(60.0, "earlier", 60.0, MeasuredSeconds(start=30.0, step=1.0, evaluation=1.0)).write(supervised.run)
+    changes = {"budget": Budget(budget, "time"), "is_resumed": is_resumed}
+    assert supervised.supervise(rank0=[FINISHING], changes=changes) == reason
+    assert len(supervised.environments(0)) == (reason == "steps")
+    assert [message.partition(":")[0] for message in supervised.said] == ["training.max_hours is used up"] * (
+        reason == "time"
+    )
 
 
 def test_a_stop_request_reaches_the_workers_and_is_then_removed(supervised):

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cluster.environment import LAUNCH_BEGIN_VARIABLE, LAUNCH_VARIABLE
+from dragoman.cluster.environment import LAUNCH_BEGIN_VARIABLE, LAUNCH_SECONDS_VARIABLE, LAUNCH_VARIABLE
 from dragoman.cluster.world import World
+from dragoman.run.budget import WRITE_SECONDS, MeasuredSeconds, SpentRecord
 from dragoman.run.folder import RunFolder
 from dragoman.training import spent_time
-from dragoman.training.spent_time import WRITE_SECONDS, Launch, SpentTime, find_launch
+from dragoman.training.spent_time import Launch, SpentTime, find_launch
+
+WITHOUT_NUMBER = '{"seconds": NaN, "launch": "a", "launch_seconds": 0, "measured": {}}'
 
 
 class FakeTime:
@@ -76,7 +79,7 @@ def test_launchers_that_are_killed_never_lower_the_sum(run, clock):
 
 def test_the_largest_figure_counts(run, clock):
     """Of the checkpoint and of spent.json, which may be lost or damaged."""
-    run.spent.write_text('{"seconds": 500.0, "launch": "earlier", "launch_seconds": 500.0}')
+    run.spent.write_text('{"seconds": 500.0, "launch": "earlier", "launch_seconds": 500.0, "measured": {}}')
     spent = open_spent(run, Launch("a", clock.now))
     assert spent.seconds == 500.0 + WRITE_SECONDS
     spent.count_at_least(400.0)
@@ -87,18 +90,16 @@ def test_the_largest_figure_counts(run, clock):
     assert spent.seconds == 605.0
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[1]", "null", '{"seconds": "many"}', '{"seconds": NaN}', '{"launch": 3}']
-)
+@pytest.mark.parametrize("content", ["", "{", "[1]", "null", '{"seconds": 9}', WITHOUT_NUMBER])
 def test_a_damaged_file_counts_as_nothing(run, clock, content):
     run.spent.write_text(content)
-    assert open_spent(run, Launch("a", clock.now)).seconds <= WRITE_SECONDS
+    assert open_spent(run, Launch("a", clock.now)).seconds == 0.0
 
 
 def test_a_new_run_in_an_old_folder_begins_with_nothing(run, clock):
-    run.spent.write_text('{"seconds": 500.0, "launch": "earlier", "launch_seconds": 500.0, "evaluation_seconds": 9.0}')
+    SpentRecord(500.0, "earlier", 500.0, MeasuredSeconds(1.0, 2.0, 3.0, 4.0)).write(run)
     spent = open_spent(run, Launch("a", clock.now), is_new_run=True)
-    assert (spent.seconds, spent.evaluation_seconds) == (0.0, None)
+    assert (spent.seconds, spent.measured) == (0.0, MeasuredSeconds())
 
 
 def test_a_new_run_that_is_restarted_before_its_first_checkpoint_goes_on(run, clock):
@@ -111,20 +112,22 @@ class WorldOfTwo(World):
     """A rank whose only peer has a folder of its own."""
 
     def largest_numbers(self, numbers: list[float]) -> list[float]:
-        return [max(number, other) for number, other in zip(numbers, [700.0, 1.5, 20.0, 3.0], strict=True)]
+        return [max(number, other) for number, other in zip(numbers, [700.0, 9.0, 1.5, 20.0, 3.0], strict=True)]
 
 
 def test_the_host_that_has_counted_most_is_right(run, clock):
     spent = open_spent(run, Launch("a", clock.now), WorldOfTwo())
     assert spent.seconds == 700.0
-    assert (spent.step_seconds, spent.evaluation_seconds, spent.checkpoint_seconds) == (1.5, 20.0, 3.0)
+    assert spent.measured == MeasuredSeconds(9.0, 1.5, 20.0, 3.0)
 
 
 def test_measured_times_are_known_after_a_restart(run, clock):
-    with open_spent(run, Launch("a", clock.now)) as spent:
-        spent.step_seconds, spent.evaluation_seconds, spent.checkpoint_seconds = 1.0, 2.0, 3.0
+    with open_spent(run, Launch("a", clock.now, seconds_before_attempt=4.0)) as spent:
+        clock.now += 10.0
+        spent.note_started()
+        spent.measured.evaluation = 2.0
     again = open_spent(run, Launch("b", clock.now))
-    assert (again.step_seconds, again.evaluation_seconds, again.checkpoint_seconds) == (1.0, 2.0, 3.0)
+    assert again.measured == MeasuredSeconds(start=6.0, evaluation=2.0)
 
 
 def test_the_file_is_written_while_the_run_works_and_at_its_end(run, monkeypatch):
@@ -150,8 +153,8 @@ def test_a_rank_that_does_not_save_writes_nothing(run):
 
 
 def test_our_launcher_says_when_it_began():
-    launch = find_launch({LAUNCH_VARIABLE: "a", LAUNCH_BEGIN_VARIABLE: "12.5"})
-    assert launch == Launch("a", 12.5)
+    environment = {LAUNCH_VARIABLE: "a", LAUNCH_BEGIN_VARIABLE: "12.5", LAUNCH_SECONDS_VARIABLE: "3.5"}
+    assert find_launch(environment) == Launch("a", 12.5, 3.5)
 
 
 def test_under_another_launcher_time_begins_with_the_process():

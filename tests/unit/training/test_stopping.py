@@ -149,8 +149,8 @@ def train_until_stopped(clock: FakeTime, conditions: StopConditions, evaluate_ev
         clock.now += STEP
         if reason is not StopReason.NONE or step % evaluate_every == 0:
             clock.now += EVALUATION
-            conditions.reserve.add_evaluation(EVALUATION)
-        conditions.spent.checkpoint_seconds = CHECKPOINT
+            conditions.timer.add_evaluation(EVALUATION)
+        conditions.spent.measured.checkpoint = CHECKPOINT
         if reason is not StopReason.NONE:
             clock.now += 2 * CHECKPOINT  # one is still being written when the last one is due
             return conditions.spent.seconds
@@ -174,7 +174,7 @@ def test_a_budget_that_is_used_up_leaves_no_step(clock):
 
 def test_an_evaluation_is_interrupted_when_there_is_just_enough_time_to_save(clock):
     conditions = conditions_for(StopNotice(), max_hours=1.0)
-    conditions.spent.checkpoint_seconds = CHECKPOINT
+    conditions.spent.measured.checkpoint = CHECKPOINT
     clock.now += 3_600 - 2 * CHECKPOINT - 2
     assert conditions.reason_to_stop_at_once() is StopReason.NONE
     clock.now += 2
