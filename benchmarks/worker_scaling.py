@@ -53,6 +53,8 @@ class Layout:
 
 SPINS_BY_DEFAULT = "300000"
 """How often a waiting thread looks before it sleeps, in GNU's OpenMP library, which torch uses."""
+BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends with this benchmark, even if that is killed."""
 DEFAULT = Layout(num_workers=2, threads_per_worker=1)
 OTHERS = (
     Layout(num_workers=1, threads_per_worker=2),
@@ -99,7 +101,7 @@ def train(config: Path, run: RunFolder, layout: Layout) -> None:
 @contextmanager
 def busy_processes(number: int) -> Iterator[None]:
     """Keeps this many other processes computing."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY_PROGRAM]) for _ in range(number)]
     try:
         yield
     finally:

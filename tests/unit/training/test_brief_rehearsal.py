@@ -58,6 +58,6 @@ def test_it_leaves_no_model_and_the_run_begins_with_the_same_weights(settings):
     }
     gc.collect()
     rehearse_briefly(settings, corpus, World())
-    assert not [each for each in gc.get_objects() if isinstance(each, Transformer)]
+    assert not [each for each in gc.get_objects() if type(each) is Transformer]
     weights = build_learner(settings, corpus, World()).model.state_dict()
     assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
