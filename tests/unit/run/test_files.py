@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 import threading
 from io import FileIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from dragoman.run.files import (
     fsync_folder,
     read_json,
     replace_link,
+    require_free_space,
     sha256,
     write_all,
     write_json,
@@ -237,3 +239,9 @@ def test_a_file_that_takes_only_a_part_gets_everything(tmp_path):
     with SlowFile(str(tmp_path / "slow"), "wb") as file:
         write_all(file, b"0123456789")
     assert (tmp_path / "slow").read_bytes() == b"0123456789"
+
+
+def test_a_disk_counts_as_full_while_it_has_a_reserve(tmp_path: Path) -> None:
+    require_free_space(tmp_path)
+    with pytest.raises(OSError, match="No space left on device"):
+        require_free_space(tmp_path, shutil.disk_usage(tmp_path).free)

@@ -5,12 +5,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from corpora import names_in
+from corpora import make_pairs, names_in, prepare_pairs
 
 from dragoman.corpus.preparation.engine import Interrupted
 from dragoman.corpus.preparation.inputs import StageKeys
 from dragoman.corpus.preparation.work_folder import (
     KEPT_FOLDER,
+    TaskRecord,
     WorkFolder,
     keep_finished_stages,
     link_tree,
@@ -143,3 +144,33 @@ def test_files_are_linked_or_copied_where_links_are_impossible(tmp_path: Path, m
     link_tree(tmp_path / "tree", tmp_path / "copied")
     assert (tmp_path / "copied" / "train" / "ids").read_bytes() == b"123"
     assert not (tmp_path / "copied" / "train" / "ids").samefile(tmp_path / "tree" / "train" / "ids")
+
+
+REWRITTEN = {"given_sentences.json", "blocks.json", "held_out_sentences.json"}
+"""Written again by every preparation that needs them, so no record vouches for them."""
+
+
+def test_a_record_is_written_after_its_files_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: set[int] = set()
+    saved: list[str] = []
+    fsync, save = os.fsync, TaskRecord.save
+
+    def note_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    def check_and_save(record: TaskRecord, path: Path, *folders: Path) -> None:
+        files = [file for folder in (path.parent, *folders) for file in folder.iterdir() if file.is_file()]
+        late = [file.name for file in files if file.name not in REWRITTEN and file.stat().st_ino not in flushed]
+        assert not late, f"{path.name} vouches for files that a power failure could cut: {late}"
+        save(record, path, *folders)
+        assert path.stat().st_ino in flushed
+        assert all(folder.stat().st_ino in flushed for folder in (path.parent, *folders))
+        saved.append(path.name)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(TaskRecord, "save", check_and_save)
+    prepare_pairs(tmp_path, make_pairs(60))
+    assert saved == ["000000.json", "00000.json", "text.json", "vocabulary.json"] + [
+        f"{split}.00000.json" for split in ("train", "dev", "test")
+    ]
