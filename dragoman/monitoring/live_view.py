@@ -21,7 +21,7 @@ from rich.text import Text
 from dragoman.diagnosis.wording import PART_NAMES, SMALLEST_SHARE, format_step
 from dragoman.monitoring.live_data import Judge, NodeView, Points, RunView, VerdictTimer, ViewData
 from dragoman.run.folder import RunFolder
-from dragoman.run.records import GpuSample, InterfaceSample, PredictedSeconds, SecondsByPart
+from dragoman.run.records import CpuSample, GpuSample, InterfaceSample, PredictedSeconds, SecondsByPart
 from dragoman.run.status import Observation
 from dragoman.run.units import BITS_PER_BYTE, format_figure, format_rate, format_seconds
 
@@ -51,6 +51,8 @@ _SMALLEST_DETAILS = 12
 """Columns; with fewer, the table of machines has no details."""
 _FULL_LINK_SHARE = 0.9
 """Share of a link that counts as full: TCP can hardly use more."""
+_NOTABLE_OTHERS = 0.5
+"""Cores that other programs use; less is not shown."""
 _LONGEST_TEXT = 2_000
 """Longer texts are cut: no terminal shows more."""
 
@@ -210,6 +212,8 @@ def prediction(view: RunView, width: int) -> Section | None:
         is_inside = low is not None and high is not None and low <= measured <= high
         comparison = f"measured {format_step(measured)}: {_compare(measured / predicted - 1)}"
         items.append(Text(comparison, "" if is_inside else "yellow"))
+    if view.prediction and view.prediction.other_load:
+        items.append(Text("predicted while other programs were busy", "yellow"))
     return _rows(flow(items, width))
 
 
@@ -305,7 +309,15 @@ def _device_rows(node: NodeView) -> list[DeviceRow]:
 
 def _machine_row(node: NodeView, *details: Text | str) -> DeviceRow:
     silent = Text(f"silent for {format_seconds(node.seconds_silent)}" if node.is_silent else "", "bold red")
-    return DeviceRow(clean(node.name), "CPU", node.sample.cpu.share, [silent, *details])
+    others = Text(_describe_others(node.sample.cpu), "yellow")
+    return DeviceRow(clean(node.name), "CPU", node.sample.cpu.share, [silent, others, *details])
+
+
+def _describe_others(cpu: CpuSample) -> str:
+    """The cores that other programs use, if that is worth a look."""
+    if not cpu.num_cores or (cpu.other_cores or 0.0) < _NOTABLE_OTHERS:
+        return ""
+    return f"others {cpu.other_cores:.1f} of {cpu.num_cores:g} cores"
 
 
 def _summary_row(node: NodeView) -> DeviceRow:

@@ -16,7 +16,7 @@ from dragoman.diagnosis.wording import CAUSE_NAMES, format_step
 from dragoman.report.answers.speed import describe_hours
 from dragoman.report.compose import collect_facts
 from dragoman.report.content import Chart, Comparison, ReportSection, Series, Table, format_value
-from dragoman.report.evidence import Curve, Evidence, Floats, curve
+from dragoman.report.evidence import Curve, Evidence, Floats, curve, timed_records
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_figure
@@ -164,7 +164,7 @@ def _have_different_batches(named: dict[str, Findings]) -> bool:
 
 def _tokens_per_step(findings: Findings) -> Floats:
     """Target tokens per step of each timed interval; empty unless all have them."""
-    timed = [record for record in findings.evidence.train if record.seconds_per_step is not None]
+    timed = timed_records(findings.evidence)
     _, rates = curve(timed, "target_tokens_per_second")
     return rates * findings.evidence.step_seconds if len(rates) == len(timed) else np.empty(0)
 

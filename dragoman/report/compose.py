@@ -266,7 +266,7 @@ def _quality_advice(findings: Findings) -> str:
 def _speed_advice(findings: Findings) -> str:
     bottleneck = findings.verdict.bottleneck
     for record in reversed(findings.evidence.predictions):
-        if record.advice and bottleneck != "compute":
+        if record.advice and bottleneck not in ("compute", "other_programs"):
             return f"To reduce waiting: {record.advice[0]}"
     match bottleneck:
         case "network":
@@ -276,6 +276,8 @@ def _speed_advice(findings: Findings) -> str:
             )
         case "straggler":
             return "For further runs find out why the slowest rank is slow."
+        case "other_programs":
+            return "For further runs end the other programs, or train on a machine of your own."
         case "input":
             return "For further runs speed up reading the data."
     return ""

@@ -289,6 +289,11 @@ def read_evidence(run: RunFolder, known: StatedFacts | None = None) -> Evidence:
     )
 
 
+def timed_records(evidence: Evidence) -> list[TrainRecord]:
+    """Returns the logged intervals with a time, in the order of `Evidence.step_seconds`."""
+    return [record for record in evidence.train if record.seconds_per_step is not None]
+
+
 def curve(records: Sequence[Record], name: str) -> Curve:
     """Returns the steps and values of the records that have a figure."""
     found = [(record.step, value) for record in records if (value := record.number(name)) is not None]

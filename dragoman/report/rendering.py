@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dragoman.diagnosis.verdict import Verdict
+from dragoman.diagnosis.wording import CAUSE_NAMES
 from dragoman.report.charts import MOST_POINTS, draw_chart, thin_chart
 from dragoman.report.content import (
     Answer,
@@ -101,7 +102,7 @@ def describe_bottleneck(verdict: Verdict) -> str:
     if not verdict.is_known:
         return NOT_KNOWN
     confidence = describe_confidence(verdict.confidence)
-    return f"{verdict.bottleneck.capitalize()}, {verdict.share:.0%} of the time ({confidence})"
+    return f"{CAUSE_NAMES[verdict.bottleneck].capitalize()}, {verdict.share:.0%} of the time ({confidence})"
 
 
 def sentences_over_time(samples: Sequence[TranslationSample]) -> list[SentenceOverTime]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from dragoman.diagnosis.hardware import load_hardware
 from dragoman.diagnosis.network_estimate import BYTES_PER_GRADIENT, ring_bytes
+from dragoman.diagnosis.traffic import FEWEST_FOR_CORRELATION
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.report.content import Answer, Chart, Mark, Series
 from dragoman.report.evidence import Floats
@@ -13,6 +14,8 @@ from dragoman.run.units import format_bytes, format_rate
 _BOTTLENECK = "Was the network the bottleneck?"
 _TRAFFIC = "How does the step time relate to the network traffic between nodes?"
 _FEWEST_PAIRS = 3
+_FOREIGN_RATIO = 2.0
+"""More than this many times the bytes in theory are not the run's alone."""
 _BYTES_PER_MEGABYTE = 1e6
 ONE_WORKER = "There was one worker: no gradients crossed a network."
 
@@ -55,24 +58,23 @@ def answer_traffic(findings: Findings) -> Answer:
     """A scatter plot, the correlation, and measured bytes per step against theory."""
     seconds, rates = _pairs(findings)
     theory = _bytes_in_theory(findings)
+    if findings.evidence.num_ranks == 1:
+        return Answer(_TRAFFIC, ONE_WORKER, confidence=1.0)
     if len(seconds) < _FEWEST_PAIRS:
         return _traffic_unmeasured(findings, theory)
     bytes_per_step = float(np.median(seconds * rates))
     moved = f"Each step moves {format_bytes(bytes_per_step)} over the busiest interface"
-    correlation = findings.verdict.network_correlation
-    evidence = [f"The busiest interface carried {format_rate(float(np.mean(rates)))} in its busier direction."]
-    if correlation is not None:
-        evidence.append(f"The correlation of step time and traffic is {correlation:+.2f}: {_explain(correlation)}")
+    evidence = [
+        f"The busiest interface carried {format_rate(float(np.mean(rates)))} in its busier direction.",
+        _describe_correlation(findings.verdict.network_correlation, len(seconds)),
+    ]
     if theory:
         ratio = bytes_per_step / theory
-        note = "headers and other traffic included" if ratio >= 0.9 else "so some bytes went over other interfaces"
         evidence.append(
             f"Measured: {format_bytes(bytes_per_step)} per step. In theory: {format_bytes(theory)}. That is "
-            f"{ratio:.0%}, {note}."
+            f"{ratio:.0%}, {_explain_ratio(ratio)}."
         )
         answer = f"{moved}, {ratio:.0%} of the theoretical amount."
-    elif (findings.evidence.num_ranks or 1) == 1:
-        answer = ONE_WORKER
     elif (findings.evidence.num_nodes or 1) == 1:
         answer = (
             "All workers were on one machine: no gradients crossed a network. Each step moved "
@@ -81,6 +83,20 @@ def answer_traffic(findings: Findings) -> Answer:
     else:
         answer = f"{moved}."
     return Answer(_TRAFFIC, answer, evidence, 0.9 if theory else 0.7, [_scatter(seconds, rates, theory)])
+
+
+def _explain_ratio(ratio: float) -> str:
+    if ratio >= _FOREIGN_RATIO:
+        return f"so other programs used the network too: about {1 - 1 / ratio:.0%} of the traffic is theirs"
+    return "headers and other traffic included" if ratio >= 0.9 else "so some bytes went over other interfaces"
+
+
+def _describe_correlation(correlation: float | None, num_pairs: int) -> str:
+    if correlation is not None:
+        return f"The correlation of step time and traffic is {correlation:+.2f}: {_explain(correlation)}"
+    if num_pairs < FEWEST_FOR_CORRELATION:
+        return f"{num_pairs} intervals are too few to relate step time and traffic."
+    return "Step time and traffic show no relation beyond chance, or the traffic is not the run's alone."
 
 
 def _explain(correlation: float) -> str:
@@ -115,8 +131,6 @@ def _bytes_in_theory(findings: Findings) -> float | None:
 
 def _traffic_unmeasured(findings: Findings, theory: float | None) -> Answer:
     missing = ["Traffic was not recorded with the steps; dragoman samples every interface once per second."]
-    if findings.evidence.num_ranks == 1:
-        return Answer(_TRAFFIC, ONE_WORKER, confidence=1.0)
     if theory is None or findings.step_times is None:
         return Answer(_TRAFFIC, "Not measured.", missing=missing)
     step_seconds = findings.step_times.median

@@ -1,10 +1,11 @@
 """Questions 1, 4 and 10: how long the run took, how busy its devices were, and how long a step took."""
 
+from dragoman.diagnosis.intervals import DISTURBED_SHARE
 from dragoman.diagnosis.network_estimate import BUSY_GPUS
 from dragoman.diagnosis.verdict import BUSY_SHARE
 from dragoman.diagnosis.wording import PART_NAMES, format_step
 from dragoman.report.content import Answer, Chart, Mark, Series, Table
-from dragoman.report.evidence import Evidence, curve
+from dragoman.report.evidence import Evidence, curve, timed_records
 from dragoman.report.findings import Findings
 from dragoman.report.machines import Values
 from dragoman.run.records import TrainRecord, records_of, steps_covered
@@ -135,6 +136,8 @@ def answer_devices(findings: Findings) -> Answer:
     kind = "GPUs" if machines.gpus else "CPUs (there was no GPU)"
     yes_or_no = "By utilisation, yes" if overall >= BUSY_SHARE else "No"
     evidence = [f"{name}: {mean:.0%} on average." for name, mean in list(means.items())[:MAX_LINES]]
+    if verdict.other_load:
+        evidence.append(f"Not all of this is the run: {verdict.other_load}.")
     evidence += verdict.misleading
     if machines.gpus:
         evidence.append(f"Utilisation counts the time in which any kernel ran, also one that waited: {BUSY_GPUS}")
@@ -249,6 +252,9 @@ def _cause(findings: Findings, begin: float, end: float, index: int) -> str:
         is_end_included = cause == "with an evaluation" and not evidence.is_imported
         if any(begin <= step < end or (step == end and is_end_included) for step in steps):
             return cause
+    load = timed_records(evidence)[index].load or []
+    if any(each.lost_share >= DISTURBED_SHARE for each in load):
+        return "while other programs used the cores"
     return "at the start" if index == 0 else "without a known cause"
 
 

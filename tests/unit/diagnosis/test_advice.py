@@ -15,6 +15,7 @@ from dragoman.diagnosis.advice import (
     seconds_on_one_machine,
 )
 from dragoman.diagnosis.prediction import MeasuredLink, Measurements, Transfer, predict
+from dragoman.run.records import MachineLoad
 
 # A public OpenSeq2Seq run: 60,880,896 parameters, four workers on two machines, a port of 100 Mbit/s between them.
 GRADIENT_BYTES = 243_523_584
@@ -215,3 +216,11 @@ def test_two_machines_slower_than_one_are_a_problem():
 )
 def test_a_little_worse_is_no_problem(measured):
     assert problems_of(measured) == []
+
+
+def test_busy_programs_are_a_problem():
+    busy = MachineLoad(host="a", num_cores=2, own_cores=1.0, other_cores=1.0, waiting_threads=1.0)
+    measured = cluster(machines="a", links=[], all_reduce=[], loads=[busy])
+    problem = predict_and_advise(measured).problems[0]
+    assert problem.startswith("Other programs used 1.0 of 2 cores on a: end them")
+    assert not predict_and_advise(replace(measured, loads=[])).problems

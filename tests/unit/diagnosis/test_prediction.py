@@ -18,6 +18,8 @@ from dragoman.diagnosis.prediction import (
     transfer_seconds,
 )
 from dragoman.diagnosis.step_model import BOTTLENECKS
+from dragoman.diagnosis.wording import describe_prediction
+from dragoman.run.records import MachineLoad
 
 MEGABYTE = 10**6
 ALONE = {"data": 0.02, "forward": 0.3, "backward": 0.6, "optimizer": 0.05, "other": 0.03}
@@ -253,6 +255,40 @@ def test_first_steps_predict_their_mean_and_no_bottleneck():
 def test_first_steps_lie_in_their_interval(steps):
     prediction = predict_from_steps(steps, 1)
     assert prediction.low < prediction.seconds < prediction.high
+
+
+BUSY = MachineLoad(host="a", num_cores=2, own_cores=1.0, other_cores=1.0, waiting_threads=1.0)
+
+
+def test_a_prediction_beside_busy_programs_says_so_and_may_be_too_long():
+    quiet, busy = (predict_from_steps([2.0] * 10, 1, loads) for loads in ([], [BUSY]))
+    assert quiet.other_load == ""
+    assert busy.other_load == "other programs used 1.0 of 2 cores on a"
+    assert busy.low < 1.0 < quiet.low
+    assert busy.high == quiet.high
+    assert "This is uncertain: other programs used 1.0 of 2 cores on a while it was measured." in describe_prediction(
+        busy
+    )
+
+
+def test_a_rehearsal_beside_busy_programs_names_them_as_the_cause():
+    parts = {
+        "machines": ("a",),
+        "buckets": (),
+        "ready": (),
+        "steps": [2.0] * 6,
+        "work_by_rank": [2.0],
+        "fixed_share": 0.9,
+    }
+    assert predict(measure(**parts)).bottleneck == "overhead"
+    prediction = predict(measure(**parts, loads=[BUSY]))
+    assert prediction.bottleneck == "other_programs"
+    assert prediction.to_json()["other_load"] == "other programs used 1.0 of 2 cores on a"
+    assert Measurements.from_json(json.loads(json.dumps(measure(**parts, loads=[BUSY]).to_json()))).loads == [BUSY]
+
+
+def test_a_disturbed_first_step_does_not_set_the_prediction():
+    assert predict_from_steps([1.0] * 9 + [200.0], 1).seconds == pytest.approx(1.05)
 
 
 def test_the_record_has_the_names_of_the_contract():

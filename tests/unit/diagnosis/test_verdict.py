@@ -168,7 +168,7 @@ def test_correlation_has_its_sign(sign, expected):
     )
     verdict = verdict_of_records(records)
     assert verdict.network_correlation == pytest.approx(expected)
-    assert any(f"correlation of {expected:+.2f}" in message for message in verdict.evidence)
+    assert any(f"correlation of {expected:+.2f} (p = " in message for message in verdict.evidence)
     assert any("eth0 carried" in message and "Mbit/s" in message for message in verdict.evidence)
 
 
@@ -176,6 +176,49 @@ def test_without_changes_or_figures_there_is_no_correlation():
     assert verdict_of_records(records_of({}, traffic=traffic(1e6))).network_correlation is None
     assert verdict_of_records(records_of({})).network_correlation is None
     assert verdict_of_records(records_of({}, num_records=2, traffic=traffic(1e6))).network_correlation is None
+
+
+def changing(num_records: int, **more: object) -> list[Record]:
+    """Records whose steps are the longer, the more traffic there is."""
+    values = [record.values() for record in records_of({}, num_records, **more)]
+    return read(
+        [
+            each | {"traffic": traffic(1e6 * (20 + index)), "seconds_per_step": 3.0 + 0.1 * index}
+            for index, each in enumerate(values)
+        ]
+    )
+
+
+def test_few_intervals_are_no_evidence_for_a_correlation():
+    assert verdict_of_records(changing(5)).network_correlation is None
+    assert verdict_of_records(changing(20)).network_correlation == pytest.approx(1.0)
+
+
+def test_one_worker_has_no_network():
+    verdict = verdict_of_records(changing(20, work=[0.96]))
+    assert verdict.network_correlation is None
+    assert not any("eth0" in message for message in verdict.evidence)
+
+
+def test_a_correlation_that_chance_explains_is_no_evidence():
+    values = [record.values() for record in records_of({}, 20)]
+    rates = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
+    records = read(
+        [
+            each | {"traffic": traffic(1e6 * rate), "seconds_per_step": 3.0 + 0.1 * (index % 2)}
+            for index, (each, rate) in enumerate(zip(values, rates, strict=True))
+        ]
+    )
+    assert verdict_of_records(records).network_correlation is None
+
+
+def test_traffic_of_other_programs_is_no_evidence_and_named():
+    own = {"num_machines": 2, "wall_seconds_per_step": 1.0, "gradient_bytes": 2_000_000}
+    verdict = verdict_of_records(changing(20, **own))
+    assert verdict.network_correlation is None
+    assert any("Other programs used the network: about 28" in message for message in verdict.evidence)
+    enough = verdict_of_records(changing(20, **own | {"gradient_bytes": 25_000_000}))
+    assert enough.network_correlation == pytest.approx(1.0)
 
 
 def test_an_interface_without_a_name_is_not_called_none():
@@ -196,6 +239,129 @@ def test_more_steps_and_a_clearer_case_raise_confidence():
     assert few.confidence < many.confidence
     assert close.bottleneck == "input"
     assert close.confidence < many.confidence
+
+
+def load(
+    other: float, own: float = 1.0, waiting: float | None = None, host: str = "host1", **more: object
+) -> dict[str, object]:
+    """A machine of two cores on which a loop is busy; the run waits for all that the loop has."""
+    loop = {"name": "python", "pid": 123, "cores": other}
+    return {
+        "host": host, "num_cores": 2, "own_cores": own, "other_cores": other, "programs": [loop] if other else [],
+        "waiting_threads": other if waiting is None else waiting,
+    } | more  # fmt: skip
+
+
+def test_other_programs_that_take_the_cores_are_the_bottleneck():
+    verdict = verdict_of_records(records_of({}, work=[0.96], load=[load(1.0)]))
+    assert verdict.bottleneck == "other_programs"
+    assert verdict.share == pytest.approx(0.5)
+    assert verdict.why == (
+        "The run is slowed by other programs: other programs used 1.0 of 2 cores on host1 (python (process 123) 1.0). "
+        "Without them, a step would take at least 50% less time."
+    )
+    assert verdict.other_load.startswith("other programs used 1.0 of 2 cores")
+
+
+def test_stolen_time_of_a_virtual_machine_is_named():
+    verdict = verdict_of_records(records_of({}, work=[0.96], load=[load(0.0, own=1.2, stolen_cores=0.8)]))
+    assert verdict.bottleneck == "other_programs"
+    assert "the hypervisor gave 0.8 of 2 cores on host1 to other virtual machines" in verdict.why
+
+
+def test_other_programs_beside_idle_cores_cost_nothing():
+    verdict = verdict_of_records(records_of({}, work=[0.96], load=[load(1.0, waiting=0.0)]))
+    quiet = verdict_of_records(records_of({}, work=[0.96]))
+    assert (verdict.bottleneck, verdict.why, verdict.confidence) == ("compute", quiet.why, quiet.confidence)
+    assert any("used 1.0 of 2 cores" in message and "had cores enough" in message for message in verdict.evidence)
+
+
+def test_too_many_threads_of_the_run_are_no_other_programs():
+    assert verdict_of_records(records_of({}, load=[load(0.0, own=2.0, waiting=6.0)])).bottleneck == "compute"
+
+
+def test_a_verdict_beside_busy_programs_is_uncertain_and_says_so():
+    quiet = verdict_of_records(records_of({"data": 2.0}, work=[0.96]))
+    verdict = verdict_of_records(records_of({"data": 2.0}, work=[0.96], load=[load(0.3, own=1.5)]))
+    assert verdict.bottleneck == "input"
+    assert verdict.confidence < 0.7 * quiet.confidence
+    assert "This is uncertain: meanwhile other programs used 0.3 of 2 cores on host1 (python" in verdict.why
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_straggler_beside_a_busy_program_is_named_as_that(is_busy):
+    loads = [load(0.0, host="host0"), load(1.0 if is_busy else 0.0, host="host1")]
+    verdict = verdict_of_records(records_of(**CAUSES["straggler"], load=loads, num_machines=2))
+    assert verdict.bottleneck == ("other_programs" if is_busy else "straggler")
+    assert ("on host1 (python (process 123) 1.0)" in verdict.why) == is_busy
+
+
+def test_a_busy_program_on_a_machine_that_nobody_waits_for_is_no_bottleneck():
+    loads = [load(1.0, host="host0"), load(0.0, host="host1")]
+    assert verdict_of_records(records_of(**CAUSES["straggler"], load=loads, num_machines=2)).bottleneck == "straggler"
+
+
+def attempts(*fixed_shares: float, **more: object) -> list[Record]:
+    """Records of several starts; each measured another fixed cost of its batches."""
+    found: list[Record] = []
+    for number, share in enumerate(fixed_shares):
+        records = records_of({}, num_records=4, fixed_share=share, **more)
+        begin = 40 * number
+        found += [record.model_copy(update={"step": record.step + begin}) for record in records]
+        found += read([{"kind": "restart", "step": begin + 40}])
+    return found
+
+
+def test_a_fixed_cost_measured_beside_busy_programs_does_not_count():
+    loads = [load(0.3, own=1.5)]
+    disturbed = attempts(0.92, load=loads)
+    first = verdict_of_records(disturbed)
+    assert first.bottleneck == "compute"
+    assert any("measured while other programs were busy" in message for message in first.evidence)
+    later = verdict_of_records(disturbed + attempts(0.05))
+    assert later.bottleneck == first.bottleneck
+
+
+def test_one_start_with_an_odd_fixed_cost_does_not_change_the_verdict():
+    assert verdict_of_records(attempts(0.05, 0.06, 0.95)).bottleneck == "compute"
+
+
+def test_the_verdict_says_which_steps_it_is_about():
+    verdict = verdict_of_records(records_of({}))
+    assert (verdict.first_step, verdict.last_step) == (11, 100)
+    assert any("measured from step 11 to 100" in message for message in verdict.evidence)
+
+
+def test_a_single_slow_interval_does_not_make_a_bottleneck():
+    records = records_of({})
+    records[4] = records_of({"other": 60.0})[4]
+    verdict = verdict_of_records(records)
+    assert verdict.bottleneck == "compute"
+    assert any("1 of 9 intervals took far longer than the others" in message for message in verdict.evidence)
+
+
+def test_frequent_slow_intervals_count():
+    records = records_of({})
+    for index in (2, 5, 8):
+        records[index] = records_of({"data": 20.0})[index]
+    assert verdict_of_records(records).bottleneck == "input"
+
+
+def test_evaluations_count_although_few_intervals_have_one():
+    records = records_of({})
+    records[5] = records_of({"evaluation": 20.0})[5]
+    assert verdict_of_records(records).bottleneck == "overhead"
+
+
+def test_the_first_interval_of_each_start_does_not_count():
+    again = [record.model_copy(update={"step": record.step + 100}) for record in records_of({"other": 90.0})]
+    records = [*records_of({}), *read([{"kind": "restart", "step": 100}]), again[0]]
+    assert verdict_of_records(records).bottleneck == "compute"
+
+
+def test_intervals_with_another_number_of_workers_do_not_count():
+    records = records_of({"data": 3.0}, work=[1.0, 1.0]) + records_of({}, num_records=4, work=[1.0])
+    assert verdict_of_records(records).bottleneck == "compute"
 
 
 OLD_RECORD = {"kind": "train", "step": 10, "loss": 2.0, "seconds_per_step": 1.0}

@@ -177,7 +177,8 @@ def test_parts_are_read_from_the_clock():
 
 def test_the_record_has_the_names_of_the_contract():
     record = combine(throttled(2, slow=0)).to_record()
-    assert set(record) == {"attribution", "wall_seconds_per_step", "slowest", "work_seconds_by_rank"}
+    assert set(record) == {"attribution", "wall_seconds_per_step", "slowest", "num_machines", "work_seconds_by_rank"}
+    assert record["num_machines"] == 2
     assert record["wall_seconds_per_step"] == pytest.approx(sum(record["attribution"].values()))
     assert (record["slowest"]["rank"], record["slowest"]["host"]) == (0, "host0")
     assert set(record["slowest"]["attribution"]) == {part.value for part in Part}

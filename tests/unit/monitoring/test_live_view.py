@@ -235,6 +235,20 @@ def test_machines_with_a_row_for_each_device():
     assert silent == "beta   CPU     25 %  ████              silent for 0:00:25  memory 12.3 of 64.0 GB"
 
 
+def test_other_programs_that_use_the_cores_are_shown():
+    cpu = {"share": 1.0, "num_cores": 2, "other_cores": 1.4}
+    view = complete_view(nodes=[NodeView("alpha", machine_sample(cpu=cpu, gpus=[]), 0.5, [])])
+    assert "others 1.4 of 2 cores" in show_section(nodes, view, 80, 8)[0]
+    little = NodeView("alpha", machine_sample(cpu=cpu | {"other_cores": 0.2}, gpus=[]), 0.5, [])
+    assert "others" not in show_section(nodes, complete_view(nodes=[little]), 80, 8)[0]
+
+
+def test_a_prediction_beside_busy_programs_is_marked():
+    record = prediction_record(predicted=1.9, low=0.9, high=2.1).model_copy(update={"other_load": "x"})
+    rows = show_section(prediction, complete_view(prediction=record), 80, 2)
+    assert "predicted while other programs were busy" in " ".join(rows)
+
+
 def test_narrow_terminals_leave_out_bars_and_details():
     assert show_section(nodes, complete_view(), 20, 10)[:3] == [
         "alpha  CPU     25 %",

@@ -255,6 +255,40 @@ def test_a_missing_direction_is_zero():
     assert found["traffic"]["received_bytes_per_second"] == 0
 
 
+def busy(other: float, own: float = 1.0) -> dict[str, float]:
+    return {
+        "share": 1.0, "num_cores": 2, "own_cores": own, "other_cores": other, "stolen_cores": 0.0,
+        "waiting_threads": other,
+    }  # fmt: skip
+
+
+def test_the_record_says_who_used_the_cores_of_each_machine(run):
+    figures = SystemFigures(run)
+    loop = {"name": "python", "pid": 7, "cores": 0.9}
+    append(run, sample(cpu=busy(0.5)), sample(cpu=busy(1.5), programs=[loop]))
+    append(run, sample("b", cpu=busy(0.0, own=2.0)), node="b")
+    first, second = figures.read().to_record()["load"]
+    assert first == {"host": "a", "programs": [loop]} | {
+        "num_cores": 2.0, "own_cores": 1.0, "other_cores": 1.0, "stolen_cores": 0.0, "waiting_threads": 1.0,
+    }  # fmt: skip
+    assert (second["host"], second["own_cores"], second["programs"]) == ("b", 2.0, [])
+
+
+def test_a_look_at_the_load_leaves_the_samples_for_the_record(run):
+    figures = SystemFigures(run)
+    append(run, sample(cpu=busy(1.0)))
+    assert [load.other_cores for load in figures.peek().loads()] == [1.0]
+    append(run, sample(cpu=busy(0.0)))
+    assert figures.read().to_record()["load"][0]["other_cores"] == 0.5
+    assert figures.read().loads() == []
+
+
+def test_samples_without_the_users_of_the_cores_have_no_load(run):
+    figures = SystemFigures(run)
+    append(run, sample(cpu={"share": 0.5}))
+    assert "load" not in figures.read().to_record()
+
+
 def test_utilisation_is_the_mean_over_machines_and_gpus(run):
     figures = SystemFigures(run)
     gpus = [{"index": 0, "utilisation": 1.0, "memory_used_bytes": 7e9, "activity": None}]

@@ -17,7 +17,7 @@ from run_folders import (
 
 from dragoman.report.answers.files import answer_checkpoint_files, answer_checkpoint_size, answer_training_set
 from dragoman.report.answers.learning import answer_learning_rate, answer_overfitting, answer_trained
-from dragoman.report.answers.network import answer_network, answer_traffic
+from dragoman.report.answers.network import ONE_WORKER, answer_network, answer_traffic
 from dragoman.report.answers.speed import (
     answer_devices,
     answer_duration,
@@ -25,8 +25,10 @@ from dragoman.report.answers.speed import (
     describe_hours,
     explain_outliers,
 )
+from dragoman.report.compose import report_findings
 from dragoman.report.evidence import StatedFacts, read_evidence
 from dragoman.report.findings import Findings
+from dragoman.report.rendering import describe_bottleneck
 from dragoman.run.folder import RunFolder
 
 
@@ -388,6 +390,48 @@ def test_one_worker_has_no_traffic(run):
     answer = answer_traffic(findings_of(write_records(run, records)))
     assert "one worker" in answer.answer
     assert answer.confidence == 1
+
+
+def test_other_traffic_of_one_worker_is_not_its_own(run):
+    records = [train_record(step, work_seconds_by_rank=[1.0]) for step in range(100, 3_000, 100)]
+    answer = answer_traffic(findings_of(write_records(run, records)))
+    assert answer.answer == ONE_WORKER
+    assert not answer.evidence
+    assert not answer.charts
+
+
+def test_four_intervals_do_not_relate_traffic_and_step_time(run):
+    records = [
+        train_record(100 * number, seconds_per_step=2.0 + number, traffic={"sent_bytes_per_second": 1e8 + 1e6 * number})
+        for number in range(1, 6)
+    ]
+    said = text_of(answer_traffic(findings_of(write_own_run(run.path, records))))
+    assert "5 intervals are too few to relate step time and traffic." in said
+    assert "correlation" not in said
+
+
+BUSY = {
+    "host": "node1", "num_cores": 2, "own_cores": 1.0, "other_cores": 1.0, "waiting_threads": 1.0,
+    "programs": [{"name": "python", "pid": 123, "cores": 1.0}],
+}  # fmt: skip
+
+
+def test_other_programs_are_named_in_the_answers_about_speed(run):
+    parts = {"forward": 1.0, "backward": 1.0}
+    records = [
+        train_record(step, attribution=parts, work_seconds_by_rank=[2.0], load=[BUSY])
+        for step in range(100, 1_500, 100)
+    ]
+    records[8]["seconds_per_step"] = 20.0
+    findings = findings_of(write_own_run(run.path, records))
+    assert findings.verdict.bottleneck == "other_programs"
+    assert "python (process 123)" in answer_network(findings).answer
+    assert "other programs used 1.0 of 2 cores" in text_of(answer_devices(findings))
+    assert list(explain_outliers(findings)) == ["while other programs used the cores"]
+    report = report_findings(findings)
+    assert report.figures["Limited by"] == "other programs"
+    assert "end the other programs" in report.facts["next"]
+    assert describe_bottleneck(findings.verdict).startswith("Other programs, 50% of the time")
 
 
 def test_traffic_of_a_log_by_theory(imported_run):

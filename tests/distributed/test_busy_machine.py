@@ -1,0 +1,61 @@
+"""A real run beside a program that keeps all cores busy: prediction, records and verdict name that program."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from program import read_records, run_dragoman
+
+from dragoman.diagnosis.verdict import verdict_of_run
+from dragoman.run.folder import RunFolder
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial, pytest.mark.timeout(900)]
+LOOP = "while True: pass"
+
+
+@pytest.fixture
+def loops() -> Iterator[list[int]]:
+    """Starts two loops for each core, in a session of their own; they end with the test."""
+    programs = [
+        subprocess.Popen([sys.executable, "-c", LOOP], start_new_session=True) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    yield [program.pid for program in programs]
+    for program in programs:
+        program.kill()
+        program.wait()
+
+
+def test_other_programs_are_named(prepared: Path, tmp_path: Path, loops: list[int], one_thread: None):
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f"""
+[data]
+prepared = "{prepared}"
+[model]
+preset = "tiny"
+[training]
+max_steps = 120
+global_batch_tokens = 2048
+virtual_workers = 2
+log_every = 20
+[evaluation]
+evaluate_every = 1000
+max_sentences = 4
+beam_size = 1
+""",
+        encoding="utf-8",
+    )
+    run = RunFolder(tmp_path / "run")
+    run_dragoman("train", config, "--workers", 1, "--run-dir", run.path, timeout=800)
+    loads = [load for record in read_records(run.path, "train") for load in record.get("load", [])]
+    assert max(load["other_cores"] for load in loads) > 0.3
+    named = {program["pid"] for load in loads for program in load["programs"]}
+    assert named & set(loops)
+    verdict = verdict_of_run(run)
+    assert "other programs used" in verdict.other_load
+    assert "other programs used" in json.dumps(verdict.to_json())
+    assert verdict.bottleneck == "other_programs"
