@@ -159,9 +159,9 @@ def read_end(folder: Path, rank: int) -> WorkerEnd | None:
     """Reads how the run of a rank ended; None if the rank did not report an end."""
     try:
         text = end_path(folder, rank).read_text(encoding="utf-8").strip()
-    except OSError:
+        return WorkerEnd(**json.loads(text)) if text else None
+    except (OSError, ValueError, TypeError):  # a worker that was killed while it wrote has not ended well
         return None
-    return WorkerEnd(**json.loads(text)) if text else None
 
 
 def _process_state(pid: int) -> str:

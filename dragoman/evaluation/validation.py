@@ -270,6 +270,6 @@ def save_translations(run: RunFolder, step: int, evaluation: Evaluation) -> None
     names = ("source", "reference", "translation", "bleu_counts")
     lines: list[dict[str, object]] = [{"step": step, "bleu": evaluation.bleu, "signature": evaluation.signature}]
     lines += [dict(zip(names, row, strict=True)) for row in rows]
-    # A full disk must not end a run: it only needs the values in metrics.jsonl.
-    with suppress(OSError), write_then_rename(run.translations, "w", is_durable=False) as file:
+    # A full disk or an odd character must not end a run: it only needs the values in metrics.jsonl.
+    with suppress(OSError, UnicodeError), write_then_rename(run.translations, "w", is_durable=False) as file:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

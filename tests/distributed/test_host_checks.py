@@ -15,6 +15,7 @@ from host_runs import ONE_EACH, link_down, train_on_hosts, write_config
 from program import learned_bytes, read_records
 from rig import Rig
 from rig.ssh import create_key
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 NUM_STEPS = 14
 
@@ -153,6 +154,22 @@ def test_hosts_that_share_no_folder_get_missing_files_and_can_replace_each_other
     kept = {host: learned_bytes(private[host] / "run", NUM_STEPS + 6) for host in ("h1", "h2")}
     assert kept["h1"] == kept["h2"]
     assert_no_secrets(rig, done.stdout + done.stderr, [folder / "run" for folder in private.values()])
+
+
+@pytest.mark.slow
+def test_a_host_that_is_sent_its_checkpoint_repeats_no_points_in_tensorboard(
+    rig: Rig, private: dict[str, Path], private_config: Path
+):
+    """Its own event files have points after the step that the run continues from."""
+    run = rig.private / "run"
+    train_on_hosts(rig, ONE_EACH, run, private_config, "--send-data")
+    shutil.rmtree(private["h1"] / "run" / "checkpoints")
+    shutil.rmtree(private["h2"] / "run" / "checkpoints" / f"step-{NUM_STEPS:08d}")
+    done = train_on_hosts(rig, ONE_EACH, run, "--resume")
+    assert "Continuing from the checkpoint of step 7" in done.stdout
+    events = EventAccumulator(str(private["h1"] / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train_loss")] == list(range(1, NUM_STEPS + 1))
 
 
 def assert_no_secrets(rig: Rig, said: str, runs: list[Path]) -> None:
