@@ -53,6 +53,8 @@ def choose_num_workers(settings: Settings, num_gpus: int, num_cores: int, free_b
     num_workers = min(num_cores, num_virtual, num_fitting)
     threads = f"of {_count(threads_per_worker(num_cores, num_workers), 'thread')} each"
     workers = _count(num_workers, "worker")
+    if num_cores == 1:
+        return WorkerChoice(1, "1 worker, because there is one core.")
     if num_workers == num_cores:
         return WorkerChoice(num_workers, f"{workers}, one per core, {threads}.")
     if num_workers == num_virtual:

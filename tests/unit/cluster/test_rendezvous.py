@@ -1,5 +1,6 @@
 """How processes find each other through a file, and the error if they do not."""
 
+import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -163,3 +164,18 @@ def test_no_two_machines_have_the_same_name(machines):
     names = rendezvous._distinct_names(machines)
     assert len(set(names)) == len(set(machines))
     assert len(set(zip(machines, names, strict=True))) == len(set(machines))
+
+
+@pytest.mark.parametrize(
+    ("cores_of_others", "num_sharing"),
+    [([[0, 1], [0, 1]], 3), ([[2, 3], [4, 5]], 1), ([[1, 2], [2, 3]], 2)],
+)
+def test_a_rank_knows_how_many_ranks_share_its_cores(monkeypatch, cores_of_others, num_sharing):
+    """Four ranks in a job of few cores share them all; ranks that a launcher bound to cores of their own do not."""
+    monkeypatch.setattr(rendezvous, "own_cores", lambda: frozenset([0, 1]))
+    store = HashStore()
+    for rank, cores in enumerate(cores_of_others, start=1):
+        store.set(f"machine/{rank}", json.dumps([rendezvous._machine_id(), cores]))
+    store.set("machine/3", json.dumps(["another machine", [0, 1]]))
+    machines, found = rendezvous._exchange_machines(RankInfo(0, 4, 0, "srun", "job-1"), store)
+    assert (machines[3], found) == ("another machine", num_sharing)

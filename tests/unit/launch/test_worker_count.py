@@ -28,7 +28,7 @@ def settings_with(prepared: Path, virtual_workers: int) -> Settings:
 @pytest.mark.parametrize(
     ("num_cores", "num_workers", "reason"),
     [
-        (1, 1, "1 worker, one per core, of 1 thread each."),
+        (1, 1, "1 worker, because there is one core."),
         (2, 2, "2 workers, one per core, of 1 thread each."),
         (4, 4, "4 workers, one per core, of 1 thread each."),
         (8, 4, "4 workers of 2 threads each, because training.virtual_workers is 4."),

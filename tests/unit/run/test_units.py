@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.run.errors import UsageError
-from dragoman.run.units import format_bytes, format_rate, parse_rate
+from dragoman.run.units import format_bytes, format_duration, format_rate, parse_rate
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,23 @@ def test_both_halves_of_a_printed_rate_mean_the_same(rate):
 )
 def test_sizes(num_bytes, text):
     assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 s"),
+        (0.4, "0 s"),
+        (59.6, "1 min"),
+        (125, "2 min 5 s"),
+        (601, "10 min"),
+        (3_599, "1 h"),
+        (3_900, "1 h 05 min"),
+        (86_399, "1 day"),
+        (176_400, "2 days 1 h"),
+        (1e7, "115 days"),
+        (math.inf, "115,740,740 days"),
+    ],
+)
+def test_rough_durations_have_one_or_two_units(seconds, text):
+    assert format_duration(seconds) == text
