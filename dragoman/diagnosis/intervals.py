@@ -180,12 +180,21 @@ def lost_share(step: Step, loads: Sequence[MachineLoad], slowest_host: str) -> f
     if not loads or step.seconds <= 0:
         return 0.0
     if len(loads) == 1 or not step.work_by_rank:
-        return loads[0].lost_share
+        return max(loads[0].lost_share, _lost_by_one_rank(step, loads[0]))
     # With several machines, all wait for the slowest rank: what it loses counts, down to what the others lose too.
     slowest = next((load.lost_share for load in loads if load.host == slowest_host), 0.0)
     work = max(step.work_by_rank)
     gain = min(slowest * work, max(step.costs.excess_of_slowest, min(load.lost_share for load in loads) * work))
     return min(1.0, max(0.0, gain) / step.seconds)
+
+
+def _lost_by_one_rank(step: Step, load: MachineLoad) -> float:
+    """Share of a step that is saved if all of the lost time was that of the slowest rank, which the others wait for."""
+    if len(step.work_by_rank) < 2 or not load.lost_cores:
+        return 0.0
+    own_cores = load.own_cores / len(step.work_by_rank)
+    share = load.lost_cores / (own_cores + load.lost_cores)
+    return max(0.0, min(share * max(step.work_by_rank), step.costs.excess_of_slowest)) / step.seconds
 
 
 def _mean_load(host: str, loads: Sequence[tuple[MachineLoad, int]]) -> MachineLoad:

@@ -296,6 +296,12 @@ def test_a_straggler_beside_a_busy_program_is_named_as_that(is_busy):
     assert ("on host1 (python (process 123) 1.0)" in verdict.why) == is_busy
 
 
+def test_one_of_two_ranks_of_a_machine_may_share_its_core_with_a_busy_program():
+    verdict = verdict_of_records(records_of(**CAUSES["straggler"], load=[load(0.5, own=1.5)], num_machines=1))
+    assert verdict.bottleneck == "other_programs"
+    assert "python (process 123)" in verdict.why
+
+
 def test_a_busy_program_on_a_machine_that_nobody_waits_for_is_no_bottleneck():
     loads = [load(1.0, host="host0"), load(0.0, host="host1")]
     assert verdict_of_records(records_of(**CAUSES["straggler"], load=loads, num_machines=2)).bottleneck == "straggler"
