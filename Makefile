@@ -1,5 +1,9 @@
-# The project's commands. `make demo` and `make test` work from a fresh clone with Python 3.11 and make.
+# The project's commands. `make demo` and `make test` work from a fresh clone with Python 3.11 or newer and make.
 PYTHON ?= python3
+# Where pip finds the build of torch for CPUs, if not where it finds other packages; TORCH=gpu allows GPU libraries
+# on a machine without GPU.
+TORCH_INDEX ?=
+TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -11,10 +15,11 @@ help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## create .venv and install everything, exact versions
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt install_torch.py
 	@echo "Setting up $(VENV): a minute or more the first time"
+	@$(PYTHON) install_torch.py --check-python
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	@$(BIN)/python install_torch.py $(if $(TORCH_INDEX),--index '$(TORCH_INDEX)') $(if $(filter gpu,$(TORCH)),--gpu)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,parquet,ray]'
 	@touch $@
 
