@@ -16,7 +16,7 @@ def add_launch_command(app: typer.Typer) -> None:
         launch,
         "dragoman launch my.toml --for slurm --nodes 2 --workers-per-node 4 --time 24:00:00",
         "dragoman launch my.toml --for kubernetes --nodes 2 --image my/dragoman:1 --claim corpora --out my.yaml",
-        "dragoman launch /data/my.toml --for docker --nodes 2 --workers-per-node 2 --data /data --out docker",
+        "dragoman launch my.toml --for docker --nodes 2 --workers-per-node 2 --out docker",
     )
 
 
@@ -46,7 +46,10 @@ def launch(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Docker, Kubernetes: the folder that containers see. Default: /data."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder that containers see. Default for docker: the current one; for Kubernetes: /data.",
+        ),
     ] = None,
     claim: Annotated[
         str | None, typer.Option(help="Kubernetes: the volume claim mounted as --data. Default: NAME-data.")

@@ -49,6 +49,16 @@ def test_a_manifest_goes_to_a_file_once(dragoman: Run, folder: Path):
     dragoman(*command, "--out", "job.yaml", "--force", cwd=folder)
 
 
+def test_the_example_of_the_readme_works_as_written(dragoman: Run, folder: Path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (line,) = [line for line in readme.splitlines() if line.startswith("dragoman launch mine.toml")]
+    command, _, other_kinds = line.partition("#")
+    (folder / "my.toml").rename(folder / "mine.toml")
+    for kind in ("slurm", *re.findall(r"or (\w+)", other_kinds)):
+        words = command.replace("--for slurm", f"--for {kind}").split()[1:]
+        assert "mine.toml" in dragoman(*words, cwd=folder).stdout
+
+
 def test_docker_files_go_to_a_folder(dragoman: Run, folder: Path):
     dragoman("launch", "my.toml", "--for", "docker", "--nodes", 2, "--data", folder, "--out", "docker", cwd=folder)
     assert sorted(path.name for path in (folder / "docker").iterdir()) == ["Dockerfile", "compose.yaml"]

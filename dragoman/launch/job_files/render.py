@@ -32,7 +32,7 @@ _SHORTEST_SECONDS = 300
 _DEFAULT_IMAGE = f"dragoman:{__version__}"
 """A version and not `latest`, which Kubernetes would pull at every start."""
 _DEFAULT_DATA = Path("/data")
-"""The same path inside containers and outside, so that a path in a config means the same in both places."""
+"""Where pods mount their volume."""
 _CONFIG_IN_POD = Path("/etc/dragoman/config.toml")
 
 
@@ -131,7 +131,7 @@ def _kubernetes_files(job: JobRequest) -> dict[str, str]:
 
 def _docker_files(job: JobRequest) -> dict[str, str]:
     """Renders a Dockerfile and a compose file: one container per machine, on the machine's own network."""
-    data, config = _absolute(job.data or _DEFAULT_DATA), _absolute(job.config)
+    data, config = _absolute(job.data or Path.cwd()), _absolute(job.config)
     run_dir = _absolute(job.run_dir or data / "runs" / job.name)
     _require_below(config, data, "The config")
     _require_below(run_dir, data, "The run folder")
@@ -145,7 +145,7 @@ def _docker_files(job: JobRequest) -> dict[str, str]:
         working_folder=str(Path.cwd() if Path.cwd().is_relative_to(data) else config.parent),
         torchrun_arguments=_torchrun_arguments(_train_command(config, run_dir, job.overrides)),
     )
-    return {"Dockerfile": _render("Dockerfile", image=image), "compose.yaml": compose}
+    return {"Dockerfile": _render("Dockerfile", image=image, job=job), "compose.yaml": compose}
 
 
 def _own_program() -> str:

@@ -449,6 +449,12 @@ def test_the_dockerfile_copies_existing_files_and_installs_the_pinned_torch():
     assert pinned[0] in project["dependencies"]
 
 
+def test_an_image_for_cpus_can_do_without_gpu_libraries():
+    text = build("docker", gpus_per_node=0)["Dockerfile"]
+    assert "--build-arg TORCH_INDEX=ADDRESS" in text
+    assert "GPUs need nothing more" not in text
+
+
 # All kinds
 
 
