@@ -200,5 +200,5 @@ def test_a_missing_vocabulary_is_an_error(prepared: Path, tmp_path: Path):
         load_vocabulary(prepared, "left")
     with pytest.raises(UserError, match="is not a prepared corpus"):
         load_vocabulary(tmp_path, "source")
-    with pytest.raises(UserError, match=r"none\.model cannot be read"):
+    with pytest.raises(UserError, match=r"none\.model does not exist"):
         load_vocabulary(tmp_path / "none.model", "source")

@@ -166,7 +166,7 @@ def test_models_that_cannot_be_reused_are_refused(tmp_path: Path, files: Files) 
     for reuse, separate, error, message in [
         (tmp_path / "nowhere", False, UserError, "nowhere does not exist"),
         (tmp_path / "text.model", False, UserError, "text.model is damaged or is not a tokenizer"),
-        (tmp_path / "empty", False, UserError, "cannot be read"),
+        (tmp_path / "empty", False, UserError, "does not exist"),
         (joint.folder / "tokenizer.model", True, UsageError, "is one model"),
         (joint.folder, True, UsageError, "has joint vocabular"),
     ]:
