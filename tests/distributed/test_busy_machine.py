@@ -15,13 +15,15 @@ from dragoman.run.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial, pytest.mark.timeout(900)]
 LOOP = "while True: pass"
+TRAINING_SECONDS = 40
+"""Other programs are looked up every ten seconds."""
 
 
 @pytest.fixture
 def loops() -> Iterator[list[int]]:
-    """Starts two loops for each core, in a session of their own; they end with the test."""
+    """Starts one loop for each core, in a session of their own; they end with the test."""
     programs = [
-        subprocess.Popen([sys.executable, "-c", LOOP], start_new_session=True) for _ in range(2 * (os.cpu_count() or 1))
+        subprocess.Popen([sys.executable, "-c", LOOP], start_new_session=True) for _ in range(os.cpu_count() or 1)
     ]
     yield [program.pid for program in programs]
     for program in programs:
@@ -37,13 +39,16 @@ def test_other_programs_are_named(prepared: Path, tmp_path: Path, loops: list[in
 prepared = "{prepared}"
 [model]
 preset = "tiny"
+width = 64
+feed_forward = 128
 [training]
-max_steps = 120
-global_batch_tokens = 2048
+max_steps = 100_000
+max_hours = {TRAINING_SECONDS / 3600}
+global_batch_tokens = 512
 virtual_workers = 2
-log_every = 20
+log_every = 2
 [evaluation]
-evaluate_every = 1000
+evaluate_every = 100_000
 max_sentences = 4
 beam_size = 1
 """,
