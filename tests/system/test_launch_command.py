@@ -1,5 +1,6 @@
 """The command `dragoman launch` as people type it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_help_has_examples_and_imports_no_torch(dragoman: Run):
-    assert "Examples: dragoman launch" in dragoman("launch", "--help").stdout
+    assert "Examples:\n  dragoman launch" in dragoman("launch", "--help").stdout
     program = "import sys, dragoman.cli.launch, dragoman.launch.job_files.render; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -53,7 +54,8 @@ def test_the_example_of_the_readme_works_as_written(dragoman: Run, folder: Path)
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     (line,) = [line for line in readme.splitlines() if line.startswith("dragoman launch mine.toml")]
     command, _, other_kinds = line.partition("#")
-    (folder / "my.toml").rename(folder / "mine.toml")
+    (settings,) = re.findall(r"with `mine\.toml`:\n```toml\n(.*?)```", readme, re.DOTALL)
+    (folder / "mine.toml").write_text(settings)
     for kind in ("slurm", *re.findall(r"or (\w+)", other_kinds)):
         words = command.replace("--for slurm", f"--for {kind}").split()[1:]
         assert "mine.toml" in dragoman(*words, cwd=folder).stdout
