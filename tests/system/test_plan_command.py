@@ -10,7 +10,7 @@ from program import Run
 
 
 def test_help_has_examples(dragoman: Run):
-    assert "Examples: dragoman plan" in dragoman("plan", "--help").stdout
+    assert "Examples:\n  dragoman plan" in dragoman("plan", "--help").stdout
 
 
 def test_a_plan_imports_neither_torch_nor_matplotlib():

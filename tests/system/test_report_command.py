@@ -65,8 +65,8 @@ def run_measured(*arguments: object, cwd: Path) -> tuple[dict, float, float]:
 
 
 def test_help_has_examples(dragoman: Run):
-    assert "Examples: dragoman report" in dragoman("report", "--help").stdout
-    assert "Examples: dragoman import" in dragoman("import", "--help").stdout
+    assert "Examples:\n  dragoman report" in dragoman("report", "--help").stdout
+    assert "Examples:\n  dragoman import" in dragoman("import", "--help").stdout
 
 
 def test_the_printed_report_of_our_own_run(dragoman: Run, own_run: RunFolder):

@@ -177,7 +177,7 @@ def test_the_commands_do_not_import_torch_or_numpy(run: RunFolder):
 
 @pytest.mark.parametrize("command", ["status", "watch", "verdict", "stop"])
 def test_every_command_has_an_example(dragoman: Run, command: str):
-    assert f"Examples: dragoman {command} runs/demo" in dragoman(command, "--help").stdout
+    assert f"Examples:\n  dragoman {command} runs/demo" in dragoman(command, "--help").stdout
 
 
 def test_the_status_of_a_long_run_takes_little_work(run: RunFolder):
