@@ -103,3 +103,11 @@ def test_the_script_and_the_project_name_the_same_versions():
     project = (ROOT / "pyproject.toml").read_text()
     assert f'requires-python = ">={".".join(map(str, install_torch.OLDEST_PYTHON))}"' in project
     assert f'"{install_torch._pinned_torch()}"' in project
+
+
+def test_the_readme_says_the_same():
+    readme = (ROOT / "README.md").read_text()
+    for words in ("2.7 GB", "0.2 GB", "make setup TORCH_INDEX=ADDRESS"):
+        assert words in readme
+        assert words in install_torch.NO_GPU
+    assert f"pip install {install_torch._pinned_torch()} --extra-index-url ADDRESS" in readme

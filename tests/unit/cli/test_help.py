@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -11,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from dragoman.cli.app import app
 
+ROOT = Path(__file__).parents[3]
 PYTHON_WORDS = re.compile(r"[<>]|\b(list|dict|tuple)\[|\b(int|float|str|bool|Path|None|True|False|x)\b|\.\.\.$|…$")
 
 
@@ -109,3 +111,20 @@ def test_wrong_usage_is_one_line_without_python_types(line: str, message: str):
 @pytest.mark.parametrize("path", ["", "data"])
 def test_a_group_without_a_command_shows_its_help(path: str):
     assert call_dragoman(*path.split(), code=2).stderr == call_dragoman(*path.split(), "--help").stdout
+
+
+def commands_of_pages() -> list[str]:
+    """Returns the commands in blocks of code of the README and of the documentation."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [block for page in pages for block in re.findall(r"```\n(.*?)```", page.read_text(), re.DOTALL)]
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [match[1] for line in lines if (match := re.match(r"(?:\.venv/bin/|mpirun \S+ \S+ )?(dragoman .*)", line))]
+
+
+@pytest.mark.parametrize("line", sorted(set(commands_of_pages())))
+def test_commands_in_the_documentation_use_options_that_exist(line: str):
+    words = re.split(r" [|>#] ?| {2,}", line)[0].split()[1:]
+    path = next((path for path in (" ".join(words[:2]), words[0]) if path in LEAVES), None)
+    assert path is not None, f"no such command: {line}"
+    known = {name for each in LEAVES[path].params for name in (*each.opts, *each.secondary_opts)}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
