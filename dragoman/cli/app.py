@@ -73,7 +73,7 @@ def main() -> None:
             flush_output()
         warn(_describe(error))
         sys.exit(getattr(error, "exit_code", 1))
-    sys.exit(1 if code == 130 else code)  # 130 is Typer's code for Ctrl-C
+    sys.exit(1 if code == 130 else code or 0)  # 130 is Typer's code for Ctrl-C
 
 
 def _require_current_folder() -> None:
