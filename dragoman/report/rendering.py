@@ -102,7 +102,8 @@ def describe_bottleneck(verdict: Verdict) -> str:
     if not verdict.is_known:
         return NOT_KNOWN
     confidence = describe_confidence(verdict.confidence)
-    return f"{CAUSE_NAMES[verdict.bottleneck].capitalize()}, {verdict.share:.0%} of the time ({confidence})"
+    name = CAUSE_NAMES.get(verdict.bottleneck, verdict.bottleneck)
+    return f"{name.capitalize()}, {verdict.share:.0%} of the time ({confidence})"
 
 
 def sentences_over_time(samples: Sequence[TranslationSample]) -> list[SentenceOverTime]:
