@@ -102,6 +102,8 @@ def _describe(failure: Exception) -> str:
             return f"dragoman: {explain_os_error(failure)}"
         case _ if _is_lack_of_memory(failure):
             return "dragoman: There is not enough memory for this. End other programs, or use a smaller input."
+        case ModuleNotFoundError(name=str(package)):
+            return f"dragoman: The Python package {package} is not installed here: set dragoman up as its README says."
         case RecursionError():
             return "dragoman: The input is nested too deeply to be read."
         case UnicodeEncodeError():
