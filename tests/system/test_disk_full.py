@@ -134,8 +134,8 @@ def test_a_disk_that_is_read_only_for_a_while_costs_nothing(config: Path, tmp_pa
     # Over itself: a file open for writing (the lock) would keep the file system below from being remounted.
     subprocess.run(["mount", "-o", "bind,ro", str(run), str(run)], check=True)
     try:
-        training.wait_for("cannot be written: Read-only file system. Training continues")
-        assert "Read-only file system" in training.wait_for("could not be written to")
+        training.wait_for("cannot be written: the file system is read-only. Training continues")
+        assert "the file system is read-only" in training.wait_for("could not be written to")
     finally:
         # Samples are written once a second, and a file that is open for that moment keeps the disk busy.
         wait_until(lambda: subprocess.run(["umount", str(run)], check=False).returncode == 0, "a disk at rest", 20)
