@@ -23,7 +23,7 @@ from dragoman.monitoring.live_data import Judge, NodeView, Points, RunView, Verd
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import CpuSample, GpuSample, InterfaceSample, PredictedSeconds, SecondsByPart
 from dragoman.run.status import Observation
-from dragoman.run.units import BITS_PER_BYTE, format_figure, format_rate, format_seconds
+from dragoman.run.units import BITS_PER_BYTE, format_figure, format_rate, format_duration
 
 LETTERS = {
     "forward": ("F", "green"),
@@ -137,7 +137,7 @@ def _progress(view: RunView, width: int) -> Sequence[RenderableType]:
     step, num_steps, seconds_left = (view.figures[key] for key in ("step", "max_steps", "seconds_left"))
     if step is None:
         return []
-    left = f"{format_seconds(seconds_left)} left" if seconds_left is not None else ""
+    left = f"{format_duration(seconds_left)} left" if seconds_left is not None else ""
     if not num_steps:
         return flow([f"step {step:,.0f}", left], width)
     share = min(1.0, max(0.0, step / num_steps))
@@ -308,7 +308,7 @@ def _device_rows(node: NodeView) -> list[DeviceRow]:
 
 
 def _machine_row(node: NodeView, *details: Text | str) -> DeviceRow:
-    silent = Text(f"silent for {format_seconds(node.seconds_silent)}" if node.is_silent else "", "bold red")
+    silent = Text(f"silent for {format_duration(node.seconds_silent)}" if node.is_silent else "", "bold red")
     others = Text(_describe_others(node.sample.cpu), "yellow")
     return DeviceRow(clean(node.name), "CPU", node.sample.cpu.share, [silent, others, *details])
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from dragoman.run.interruption import signals_as_keyboard_interrupt
+from dragoman.run.units import format_duration
 
 Show = Callable[[str, int, int | None], None]
 """(stage, number of items done, number of all items if known)"""
@@ -144,7 +145,7 @@ class _Lines:
             return
         self._last_lines[stage.name] = now
         total = f" of {stage.num_total:,}" if stage.num_total is not None else ""
-        rest = f"{describe_seconds(stage.seconds_left)} left" if stage.seconds_left else ""
+        rest = f"{format_duration(stage.seconds_left)} left" if stage.seconds_left else ""
         figures = [f"{stage.num_done:,}{total} {self._unit}", _describe_rate(stage, self._unit), rest]
         self._write(f"{stage.name}: {', '.join(filter(None, figures))}")
 
@@ -154,7 +155,7 @@ class _Lines:
             return
         self._closed.add(stage.name)
         what = f"{stage.num_done:,} {self._unit}" if stage.num_done else "done"
-        self._write(f"{stage.name}: {what} in {describe_seconds(stage.seconds)}")
+        self._write(f"{stage.name}: {what} in {format_duration(stage.seconds)}")
 
     def _write(self, line: str) -> None:
         print(line, file=self._file, flush=True)
@@ -205,16 +206,6 @@ def _describe_rate(stage: StageProgress, unit: str) -> str:
         return f"{stage.rate:.1f} {unit}/s"
     num_digits = 3 - len(str(int(stage.rate)))
     return f"{round(stage.rate, min(0, num_digits)):,.0f} {unit}/s"
-
-
-def describe_seconds(seconds: float) -> str:
-    """Formats a duration, e.g. "56 s", "3 min 56 s", "2 h 5 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _abbreviate(number: int) -> str:

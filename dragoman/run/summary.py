@@ -13,7 +13,7 @@ from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
 from dragoman.run.status import Observation, planned_training
-from dragoman.run.units import format_figure, format_seconds
+from dragoman.run.units import format_figure, format_duration
 
 LastRecords = dict[str, Record]
 """The last record of each kind."""
@@ -183,7 +183,7 @@ def _cause(observation: Observation) -> str | None:
         return None
     match observation.state:
         case "lost":
-            silent = format_seconds(observation.seconds_silent)
+            silent = format_duration(observation.seconds_silent)
             return f"process {status.pid} on {status.host} has been silent for {silent}"
         case "restarting":
             return status.last_restart_cause or status.message
@@ -225,7 +225,7 @@ def _describe_step(figures: dict[str, Any]) -> str:
         return ""
     # Rounded down: only a complete run shows 100%.
     share = f" of {max_steps:,} ({floor(1000 * step / max_steps) / 10:.1f}%)" if max_steps else ""
-    return _join(f"{step:,}{share}", f"{format_seconds(seconds_left)} left" if seconds_left is not None else "")
+    return _join(f"{step:,}{share}", f"{format_duration(seconds_left)} left" if seconds_left is not None else "")
 
 
 def _at_step(text: str, step: int | None) -> str:
@@ -250,7 +250,7 @@ def _describe_checkpoint(checkpoint: dict[str, Any] | None) -> str:
     if checkpoint is None:
         return "none yet"
     return (
-        f"step {checkpoint['step']:,}, {format_seconds(checkpoint['seconds_ago'])} ago, "
+        f"step {checkpoint['step']:,}, {format_duration(checkpoint['seconds_ago'])} ago, "
         f"{checkpoint['bytes'] / BYTES_PER_MB:,.1f} MB, {checkpoint['path']}"
     )
 

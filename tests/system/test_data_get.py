@@ -274,7 +274,9 @@ def test_a_record_of_another_program_is_left_alone(wmt16: Host, tmp_path: Path, 
 
 def test_a_folder_that_cannot_be_written(wmt16: Host, tmp_path: Path):
     (tmp_path / "file").touch()
-    assert "file/out cannot be written: a part of the path is a file" in failure("wmt16-en-de", tmp_path / "file" / "out")
+    assert "file/out cannot be written: a part of the path is a file" in failure(
+        "wmt16-en-de", tmp_path / "file" / "out"
+    )
 
 
 def test_a_second_get_continues_an_interrupted_download(wmt16: Host, tmp_path: Path, cache: Path):

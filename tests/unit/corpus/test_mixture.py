@@ -207,7 +207,7 @@ weights = st.dictionaries(names, st.floats(0, 1e300), max_size=4)
 @given(weights, st.dictionaries(st.integers(0, 2**63 - 1), weights, max_size=4))
 def test_weights_and_stages_survive_being_written_and_read(tmp_path, base, by_step):
     stages = [{"from_step": step, "weights": by_step[step]} for step in sorted(by_step)]
-    before = build_settings({"data": {"prepared": "corpus", "weights": base, "stages": stages}})
+    before = build_settings({"data": {"prepared": "/corpus", "weights": base, "stages": stages}})
     (tmp_path / "config.toml").write_text(dump_settings(before, {"python": "3.11"}), encoding="utf-8")
     assert load_settings(tmp_path / "config.toml") == before
 

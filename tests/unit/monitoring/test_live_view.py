@@ -125,7 +125,7 @@ def show_screen(view: RunView, width: int, height: int) -> list[str]:
 def test_the_header_shows_state_step_quality_and_speed():
     first, second, third = show_section(header, complete_view(), 80, 3)
     assert first == "running  runs/demo  restarts 2  cost 12.50"
-    assert second.startswith("step 1,234 of 10,000  12.3 %  1:02:03 left  ████")
+    assert second.startswith("step 1,234 of 10,000  12.3 %  1 h 02 min left  ████")
     assert third == "training loss 3.214  BLEU 23.44 at step 1,000  17,000 tokens/s  1.95 s per step"
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_has_not_started_has_little_to_show():
 def test_bars_are_readable_without_colour():
     figures = FIGURES | {"step": 50, "max_steps": 100}
     row = show_section(header, complete_view(figures=figures), 75, 3)[1]
-    assert row == "step 50 of 100  50.0 %  1:02:03 left  " + "█" * 18 + "▌"
+    assert row == "step 50 of 100  50.0 %  1 h 02 min left  " + "█" * 17
 
 
 def test_the_loss_curve_falls_from_left_to_right_and_has_figures():
@@ -232,7 +232,7 @@ def test_machines_with_a_row_for_each_device():
     assert machine == "alpha  CPU     25 %  ████              memory 12.3 of 64.0 GB"
     assert gpu == "       GPU 0   50 %  ████████          12.0 of 16.0 GB  250 W  71 °C"
     assert network == "       eth0    90 %  ██████████████▍   in 11.2 MB/s (90 Mbit/s)  out 5 MB/s (40 Mbit/s)"
-    assert silent == "beta   CPU     25 %  ████              silent for 0:00:25  memory 12.3 of 64.0 GB"
+    assert silent == "beta   CPU     25 %  ████              silent for 25 s  memory 12.3 of 64.0 GB"
 
 
 def test_other_programs_that_use_the_cores_are_shown():
@@ -279,7 +279,7 @@ def test_silent_machines_are_shown_where_not_all_fit():
     many = [NodeView(f"h{number}", machine_sample(), 60.0 * (number == 7)) for number in range(9)]
     rows = show_section(nodes, complete_view(nodes=many), 80, 3)
     assert rows[0].startswith("h7 ")
-    assert "silent for 0:01:00" in rows[0]
+    assert "silent for 1 min" in rows[0]
     assert rows[1].startswith("h0 ")
     assert rows[2] == "and 7 more machines"
     assert show_section(nodes, complete_view(nodes=many), 80, 1) == ["and 9 more machines"]

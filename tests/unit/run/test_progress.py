@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.run.progress import StageProgress, describe_seconds, progress_bars
+from dragoman.run.progress import StageProgress, progress_bars
 
 
 class Terminal(io.StringIO):
@@ -163,21 +163,6 @@ def test_any_sequence_of_reports_gives_few_lines(reports: list[tuple[float, int,
             scene.now += seconds
             show("stage", num_done, num_total)
     assert len(scene.lines()) <= 1 + (scene.now - 1000) / 30
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 0 s"),
-        (236, "3 min 56 s"),
-        (3599.7, "1 h 0 min"),
-        (7500, "2 h 5 min"),
-    ],
-)
-def test_seconds_in_words(seconds: float, text: str):
-    assert describe_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(("rate", "text"), [(0.25, "0.2 pairs/s"), (37, "37 pairs/s"), (21_349, "21,300 pairs/s")])

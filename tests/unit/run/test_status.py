@@ -367,7 +367,7 @@ def test_how_runs_end():
     assert "because training.max_hours is used up; everything is saved" in end_of("stopped", reason="time")
     assert end_of("failed", message="Out of memory.") == "runs/my run failed at step 1,200: Out of memory."
     lost = end_of("lost")
-    assert "runs/my run is lost: process 4242 on alpha has been silent for 0:01:35." in lost
+    assert "runs/my run is lost: process 4242 on alpha has been silent for 1 min 35 s." in lost
     assert lost.endswith(resume)
 
 
@@ -393,7 +393,7 @@ def test_lost_hosts_and_restarts_are_told(run):
     lines = status_lines(run_figures(run, observe_run(run)), observe_run(run))
     assert lines == [
         "State:      running (process 4242 on alpha)",
-        "Step:       620 of 1,000 (62.0%), 0:12:40 left",
+        "Step:       620 of 1,000 (62.0%), 13 min left",
         "Training:   loss 1.5000 at step 620",
         "Speed:      2.000 s per step, 17,000 target tokens/s",
         "Cost:       3.50",

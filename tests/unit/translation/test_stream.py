@@ -48,7 +48,7 @@ def test_every_line_keeps_its_place(run_stream, build, said) -> None:
     assert said == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"")], ids=["nothing", "mark", "gzip"])
 def test_an_empty_input_has_an_empty_output(run_stream, said, content: bytes) -> None:
     assert run_stream(content) == ""
     assert not [text for text in said if "error" in text]
