@@ -4,6 +4,7 @@ import os
 import pty
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -19,9 +20,12 @@ def shown_in_terminal(write: Callable[[], None], kind: str) -> str:
         redirected.setattr(sys, "stderr", stream)
         redirected.setenv("TERM", kind)
         write()
-        shown = os.read(controller, 4096).decode()
+    shown = b""
+    with suppress(OSError):  # all is read, and the other side is closed
+        while chunk := os.read(controller, 4096):
+            shown += chunk
     os.close(controller)
-    return shown
+    return shown.decode()
 
 
 def test_a_message_erases_the_progress_line_and_shows_the_cursor():
