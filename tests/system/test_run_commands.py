@@ -341,7 +341,7 @@ def test_a_dumb_terminal_has_the_log(run: RunFolder):
 def test_the_log_in_a_terminal_has_a_progress_bar(run: RunFolder):
     append(run.metrics, json.dumps({"time": 1e9, "kind": "evaluation", "step": 50, "bleu": 23.44}) + "\n")
     with running(run) as status, watching_in_terminal(run, "--log") as (watching, terminal):
-        shown = read_terminal(terminal, "1:40 left")
+        shown = read_terminal(terminal, "1 min 40 s left")
         for text in (
             "line 6",
             "line 15",
