@@ -125,10 +125,9 @@ class _Supervisor:
         if spent + record.measured.to_start_and_end(budget) < budget.seconds:
             return False
         SpentRecord(spent, self._name, launch_seconds, record.measured).write(self._plan.run)
-        setting = {"time": "training.max_hours", "cost": "training.max_cost"}[budget.reason]
         self._say(
-            f"{setting} is used up: {format_duration(spent)} of {format_duration(budget.seconds)} are spent, and the "
-            "rest is too short to start the workers. Everything saved is kept. Continue with: "
+            f"{budget.setting} is used up: {format_duration(spent)} of {format_duration(budget.seconds)} are spent, "
+            "and the rest is too short to start the workers. Everything saved is kept. Continue with: "
             f"{resume_command(self._plan.run.path, planned_training(self._plan.run), spent)}"
         )
         return True

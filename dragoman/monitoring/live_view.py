@@ -23,7 +23,7 @@ from dragoman.monitoring.live_data import Judge, NodeView, Points, RunView, Verd
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import CpuSample, GpuSample, InterfaceSample, PredictedSeconds, SecondsByPart
 from dragoman.run.status import Observation
-from dragoman.run.units import BITS_PER_BYTE, format_figure, format_rate, format_duration
+from dragoman.run.units import BITS_PER_BYTE, format_duration, format_figure, format_rate
 
 LETTERS = {
     "forward": ("F", "green"),

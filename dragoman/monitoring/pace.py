@@ -2,10 +2,11 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from dragoman.diagnosis.wording import format_step
+from dragoman.run.budget import Budget
 from dragoman.run.config import Settings
 from dragoman.run.units import format_duration
 
@@ -22,23 +23,14 @@ class RunLength:
 
     num_steps: int
     evaluate_every: int = 10**9
-    max_seconds: float = math.inf
-    """Seconds of training after which a budget ends the run."""
-    limit: str = ""
-    """The setting that is this budget."""
+    budget: Budget = field(default_factory=Budget)
     price_per_hour: float | None = None
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Returns the length of a run; of two budgets, the one that ends first counts."""
-        training = settings.training
-        limits = [(math.inf, "")]
-        if training.max_hours is not None:
-            limits.append((training.max_hours * SECONDS_PER_HOUR, "training.max_hours"))
-        if training.max_cost is not None and training.price_per_hour:
-            limits.append((training.max_cost / training.price_per_hour * SECONDS_PER_HOUR, "training.max_cost"))
-        every = settings.evaluation.evaluate_every
-        return cls(training.max_steps, every, *min(limits), training.price_per_hour)
+        """Returns the length of a run."""
+        training, every = settings.training, settings.evaluation.evaluate_every
+        return cls(training.max_steps, every, Budget.from_settings(training), training.price_per_hour)
 
     def num_evaluations_after(self, step: int) -> int:
         """Counts the evaluations of later steps; the last step is always evaluated."""
@@ -129,7 +121,7 @@ class Pace:
 
     @property
     def _seconds_of_budget(self) -> float:
-        return max(0.0, self.length.max_seconds - self._spent_seconds)
+        return max(0.0, self.length.budget.seconds - self._spent_seconds)
 
     def describe_expectation(self, step: int) -> str:
         """Says how long the steps after this one will take, and what they cost; empty where that is not known."""
@@ -143,8 +135,8 @@ class Pace:
         if seconds == self._seconds_of_budget:
             num_made = int(max(0.0, seconds - self._seconds_of_evaluations(step)) / seconds_per_step)
             return (
-                f"Expected: {format_duration(seconds)}{cost}, until {self.length.limit} ends the run after about "
-                f"{num_made:,} of {steps}."
+                f"Expected: {format_duration(seconds)}{cost}, until {self.length.budget.setting} ends the run after "
+                f"about {num_made:,} of {steps}."
             )
         on_top = "evaluations included" if self.evaluation_seconds is not None else "and evaluations come on top"
         return f"Expected: about {format_duration(seconds)}{cost} for {steps}, {on_top}."

@@ -32,6 +32,11 @@ class Budget:
     reason: str = "none"
     """The name of a `StopReason` in lower case: time, cost or none."""
 
+    @property
+    def setting(self) -> str:
+        """The setting that limits the run; empty if none does."""
+        return {"time": "training.max_hours", "cost": "training.max_cost"}.get(self.reason, "")
+
     @classmethod
     def from_settings(cls, training: "TrainingSettings") -> Self:
         """Returns the smaller one of max_hours and max_cost."""

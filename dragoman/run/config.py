@@ -102,7 +102,8 @@ class TrainingSettings(SettingsTable):
     max_hours: Positive | None = None
     """Hours that the run may take at most, over all restarts. Counted from the start of the launcher (under torchrun,
     mpirun and srun: of each process): starting, hanging, crashes and waiting for hosts count too. The run ends early
-    enough to evaluate and save. The report and the scores of a test set after training do not count."""
+    enough to evaluate and save, but a new run makes at least one step. The report and the scores of a test set after
+    training do not count."""
     max_cost: Positive | None = None
     """Cost of the run at most: the hours that max_hours counts times price_per_hour, which it needs."""
     price_per_hour: Positive | None = None

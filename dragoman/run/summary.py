@@ -13,7 +13,7 @@ from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
 from dragoman.run.status import Observation, planned_training
-from dragoman.run.units import format_figure, format_duration
+from dragoman.run.units import format_duration, format_figure
 
 LastRecords = dict[str, Record]
 """The last record of each kind."""

@@ -48,6 +48,7 @@ from dragoman.monitoring.sampling.machine import (
     read_counters_or_note,
     traffic_interface,
 )
+from dragoman.run.budget import Budget
 from dragoman.run.config import Settings
 from dragoman.run.records import MachineLoad
 from dragoman.run.schedule import build_schedule
@@ -65,6 +66,7 @@ _WARM_UP_SHARE = 0.05
 FEW_STEPS, MOST_STEPS = 3, 12
 BRIEF_SECONDS, BRIEF_STEPS = 5.0, 5
 """Longest time and most steps of a rehearsal that only predicts the duration."""
+_SHARE_OF_BUDGET = 0.02
 _QUARTERS_MEASURED = 4
 """Longest time to measure the fixed share, in steps."""
 _INSIDE_BYTES = 2**22
@@ -308,7 +310,8 @@ def rehearse(
 
 def rehearse_briefly(settings: Settings, corpus: PreparedCorpus, world: World) -> Prediction:
     """Collective: times a few steps only, for a prediction of the run's duration, and frees the model."""
-    rehearsal = Rehearsal(_timed(settings), corpus, world, BRIEF_SECONDS)
+    seconds = min(BRIEF_SECONDS, _SHARE_OF_BUDGET * Budget.from_settings(settings.training).seconds)
+    rehearsal = Rehearsal(_timed(settings), corpus, world, seconds)
     prediction = predict_from_steps(rehearsal.time_steps(), world.size, rehearsal.read_loads())
     del rehearsal
     gc.collect()

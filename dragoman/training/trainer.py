@@ -151,6 +151,8 @@ class Trainer:
         """Collective: returns why no step is to be made at all: all are made, or a resumed run has no budget left."""
         if self.step >= self._settings.training.max_steps:
             return StopReason.STEPS
+        if not self._is_resumed:
+            return StopReason.NONE  # even the smallest budget brings one step, which shows what a step takes
         return StopReason(self._start_vote().result())
 
     def _start_vote(self) -> Vote:

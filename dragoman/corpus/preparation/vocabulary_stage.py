@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from dragoman.corpus.formats.blocks import MAX_LINE_BYTES
 from dragoman.corpus.preparation.shuffle_stage import ShuffledShard, characters_of, read_lines
 from dragoman.corpus.preparation.work_folder import (
@@ -31,6 +33,11 @@ from dragoman.run.files import write_then_rename
 
 # SentencePiece needs, measured, 4 bytes per byte of text for BPE and 25 for unigram. This keeps it under 1 GiB.
 _MAX_SAMPLE_BYTES = {"bpe": 200_000_000, "unigram": 35_000_000}
+_FREQUENT = 15
+"""How often half of the subwords must occur in the text, where nobody says how many there should be."""
+_SMALLEST_DEFAULT = 512
+_MANY_PAIRS = 200_000
+"""Text of more pairs has enough of every subword."""
 
 
 class Vocabulary(TaskRecord):
@@ -218,13 +225,39 @@ def _train(lines: Sequence[str], task: TokenizerTask) -> tuple[bytes, list[str]]
         return train_tokenizer(lines, task.asked, task.design), []
     default = default_vocab_size(task.num_pairs)
     model = _train_fitting(lines, default, task.design)
+    largest = Tokenizer(model).num_subwords
+    if task.num_pairs <= _MANY_PAIRS:
+        model = _train_frequent(lines, model, task.design)
     num_subwords = Tokenizer(model).num_subwords
     reason = f"chosen for {task.num_pairs:,} training pairs"
-    if num_subwords < default:
-        reason = f"the most this text gives; the default for {task.num_pairs:,} pairs is {default}"
-    elif num_subwords > default:
+    if num_subwords > default:
         reason = f"more than the default of {default}, because the text has many different characters"
+    elif num_subwords < largest:
+        reason = f"of more, half would occur less than {_FREQUENT} times in this text"
+    elif num_subwords < default:
+        reason = f"the most this text gives; the default for {task.num_pairs:,} pairs is {default}"
     return model, [f"The {task.name} vocabulary has {num_subwords} subwords ({reason})."]
+
+
+def _train_frequent(lines: Sequence[str], model: bytes, design: TokenizerDesign) -> bytes:
+    """Halves the vocabulary until half of its subwords are frequent, or until it is small.
+
+    A model learns nothing about subwords it hardly sees. Text without spaces has most of them: whole phrases.
+    """
+    tokenizer = Tokenizer(model)
+    smaller = tokenizer.num_subwords // 2
+    if smaller < _SMALLEST_DEFAULT or _median_frequency(tokenizer, lines) >= _FREQUENT:
+        return model
+    try:
+        return _train_frequent(lines, train_tokenizer(lines, smaller, design), design)
+    except VocabularyTooSmall:
+        return model
+
+
+def _median_frequency(tokenizer: Tokenizer, lines: Sequence[str]) -> float:
+    """Returns how often a subword occurs in the lines, as median over those that do."""
+    counts = np.bincount([subword for ids in tokenizer.encode_lines(lines) for subword in ids])
+    return float(np.median(counts[counts > 0]))
 
 
 def _train_fitting(lines: Sequence[str], vocab_size: int, design: TokenizerDesign) -> bytes:

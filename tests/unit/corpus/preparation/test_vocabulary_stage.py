@@ -17,6 +17,7 @@ from corpora import (
     settings_for,
     write_pairs,
 )
+from spaceless_corpora import write_spaceless_corpus
 
 from dragoman.corpus.preparation.prepare import prepare_corpus
 from dragoman.corpus.preparation.vocabulary_stage import default_vocab_size
@@ -174,3 +175,14 @@ def test_models_that_cannot_be_reused_are_refused(tmp_path: Path, files: Files) 
         with pytest.raises(error, match=message):
             prepare_corpus(wanted, tmp_path / "out", ignore)
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_the_default_vocabulary_of_text_without_spaces_is_small(tmp_path: Path) -> None:
+    """Of 4,096 subwords most would be whole phrases, seen once or twice: a model could not learn them."""
+    said: list[str] = []
+    source, target = write_spaceless_corpus(tmp_path, "ja", 2_500)
+    corpus = prepare_corpus(
+        settings_for((source, target), tokenizer=TokenizerSettings()), tmp_path / "out", said.append
+    )
+    assert corpus.source_tokenizer.num_subwords == 512
+    assert any("512 subwords (of more, half would occur less than 15 times" in sentence for sentence in said)
