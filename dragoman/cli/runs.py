@@ -217,7 +217,7 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
             console.show_progress(
                 figures["step"] or 0,
                 ProgressFigures(
-                    figures["train_loss"], score, figures["target_tokens_per_second"], figures["seconds_left"]
+                    figures["loss"], score, figures["target_tokens_per_second"], figures["seconds_left"]
                 ),
             )
 

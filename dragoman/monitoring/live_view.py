@@ -117,7 +117,7 @@ def header(view: RunView, width: int) -> Section | None:
         format_figure("cost {:,.2f}", figures["cost"]),
     ]
     quality = [
-        format_figure("training loss {:.4g}", figures["train_loss"]),
+        format_figure("training loss {:.4g}", figures["loss"]),
         _latest_score(view),
         format_figure("{:,.0f} tokens/s", figures["target_tokens_per_second"]),
         f"{format_step(figures['seconds_per_step'])} per step" if figures["seconds_per_step"] is not None else "",

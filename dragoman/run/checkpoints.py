@@ -73,13 +73,6 @@ def newest_complete_checkpoint(run: RunFolder, warn: Callable[[str], None]) -> P
     return None
 
 
-def read_training_seconds(run: RunFolder) -> float:
-    """Reads how long a run had been trained when its newest checkpoint was saved; 0 if that is not known."""
-    steps = run.checkpoint_steps()
-    seconds = _read_from_state(run.checkpoint(steps[-1]), "training_seconds") if steps else None
-    return seconds if isinstance(seconds, float) else 0.0
-
-
 def require_same_data(checkpoint: Path, fingerprint: str) -> None:
     """Refuses prepared data with another fingerprint than the data that a checkpoint was trained on."""
     if not is_trained_on(checkpoint, fingerprint):

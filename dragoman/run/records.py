@@ -155,7 +155,9 @@ class TrainRecord(Record):
     target_tokens_per_second: Number | None = None
     padding_share: Number | None = None
     training_seconds: Number | None = None
-    """Since the beginning of the run, over all restarts."""
+    """What led to this step: evaluations and checkpoints included, repeated steps and restarts not."""
+    spent_seconds: Number | None = None
+    """What the run has taken in all, which its budgets limit."""
     cost: Number | None = None
     predicted_seconds_per_step: Number | None = None
     prediction_error: Number | None = None

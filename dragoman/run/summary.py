@@ -6,7 +6,8 @@ from dataclasses import asdict
 from math import floor
 from typing import Any
 
-from dragoman.run.checkpoints import MANIFEST_FILE, read_training_seconds
+from dragoman.run.budget import read_spent
+from dragoman.run.checkpoints import MANIFEST_FILE
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
@@ -98,7 +99,7 @@ def progress_figures(run: RunFolder, observation: Observation, last: LastRecords
     figures: dict[str, Any] = {
         "step": _newest_step(observation, last),
         "max_steps": status.num_steps if status else plan.get("max_steps"),
-        "train_loss": train and train.loss,
+        "loss": train and train.loss,
         "train_step": train and train.step,
         "dev_loss": evaluation and evaluation.loss,
         "bleu": evaluation and evaluation.bleu,
@@ -106,8 +107,8 @@ def progress_figures(run: RunFolder, observation: Observation, last: LastRecords
         "seconds_per_step": train and train.seconds_per_step,
         "target_tokens_per_second": train and train.target_tokens_per_second,
     }
-    training_seconds = (train and train.training_seconds) or 0.0
-    seconds_left = _seconds_left(figures, training_seconds, plan) if observation.is_alive else None
+    spent_seconds = (train and (train.spent_seconds or train.training_seconds)) or 0.0
+    seconds_left = _seconds_left(figures, spent_seconds, plan) if observation.is_alive else None
     return figures | {"seconds_left": seconds_left, "cost": train and train.cost}
 
 
@@ -120,16 +121,16 @@ def _newest_step(observation: Observation, last: LastRecords) -> int | None:
     return max(steps, default=None)
 
 
-def _seconds_left(figures: dict[str, Any], training_seconds: float, plan: dict[str, float]) -> float | None:
+def _seconds_left(figures: dict[str, Any], spent_seconds: float, plan: dict[str, float]) -> float | None:
     """Seconds until the first budget is used up: steps, hours or money."""
     step, max_steps, seconds_per_step = (figures[key] for key in ("step", "max_steps", "seconds_per_step"))
     if step is None or max_steps is None or seconds_per_step is None:
         return None
     budgets = [(max_steps - step) * seconds_per_step]
     if "max_hours" in plan:
-        budgets.append(plan["max_hours"] * 3600 - training_seconds)
+        budgets.append(plan["max_hours"] * 3600 - spent_seconds)
     if "max_cost" in plan and plan.get("price_per_hour"):
-        budgets.append(plan["max_cost"] / plan["price_per_hour"] * 3600 - training_seconds)
+        budgets.append(plan["max_cost"] / plan["price_per_hour"] * 3600 - spent_seconds)
     seconds = max(0.0, min(budgets))
     return seconds if seconds <= LONGEST_SECONDS else None
 
@@ -163,7 +164,9 @@ def describe_end(run: RunFolder, observation: Observation, step: int | None) -> 
     where = "" if step is None else f" at step {step:,}"
     cause = _cause(observation)
     is_used_up = observation.status is not None and observation.status.reason in _USED_UP
-    resume = resume_command(run.path, planned_training(run) if is_used_up else None, read_training_seconds(run))
+    spent = read_spent(run)
+    used_up = planned_training(run) if is_used_up else None
+    resume = resume_command(run.path, used_up, spent.seconds if spent else 0.0)
     match observation.state:
         case "finished":
             return f"{run.path} finished{where}."
@@ -198,7 +201,7 @@ def status_lines(figures: dict[str, Any], observation: Observation) -> list[str]
     rows = {
         "State": describe_observation(observation) + _describe_launcher(figures, observation),
         "Step": _describe_step(figures),
-        "Training": _at_step(format_figure("loss {:.4f}", figures["train_loss"]), figures["train_step"]),
+        "Training": _at_step(format_figure("loss {:.4f}", figures["loss"]), figures["train_step"]),
         "Dev set": _at_step(
             _join(format_figure("loss {:.4f}", figures["dev_loss"]), format_figure("BLEU {:.2f}", figures["bleu"])),
             figures["evaluation_step"],

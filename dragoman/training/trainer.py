@@ -21,7 +21,7 @@ from dragoman.run.commands import command_for, resume_command
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.schedule import build_schedule
-from dragoman.run.units import format_seconds
+from dragoman.run.units import format_duration
 from dragoman.training.checkpoint import TrainingState, restore_learner
 from dragoman.training.kept_checkpoints import KeptCheckpoints
 from dragoman.training.learner import (
@@ -64,11 +64,12 @@ class Trainer:
         self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
         self.step = self._num_updates = 0
         self._stop, self._spent = stop, stop.spent
-        position = FIRST_POSITION
+        position, self._begin = FIRST_POSITION, time.monotonic()
         state = self._restore(resume)
         if state is not None:
             self.step, self._num_updates, position = state.step, state.num_updates, state.position
             self._spent.count_at_least(state.training_seconds)
+            self._begin -= state.training_seconds
         self._mixture = Mixture.build(corpus.train_corpora, settings.data)
         self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
@@ -222,7 +223,8 @@ class Trainer:
             "loss_scale": self.learner.loss_scale.value,
             "skipped_steps": self.learner.loss_scale.num_skipped_steps,
             "epoch": self._stream.position.epoch,
-            "training_seconds": self._spent.seconds,
+            "training_seconds": self._training_seconds,
+            "spent_seconds": self._spent.seconds,
         }
         figures["steps_per_second"] = 1 / figures["seconds_per_step"]
         if self._spent.cost is not None:
@@ -334,16 +336,21 @@ class Trainer:
             num_updates=self._num_updates,
             position=self._stream.position,
             loss_scale=self.learner.loss_scale,
-            training_seconds=self._spent.seconds,
+            training_seconds=self._training_seconds,
             model=self.learner.model.shape,
             data_fingerprint=self._corpus.fingerprint,
             evaluation=self._evaluation,
         )
 
+    @property
+    def _training_seconds(self) -> float:
+        """Seconds that led to this step; what was lost to crashes and restarts is in `SpentTime` only."""
+        return time.monotonic() - self._begin
+
     def _closing_message(self, reason: StopReason) -> str:
         """Returns the last message of a run."""
         cost = "" if self._spent.cost is None else f", cost {self._spent.cost:.2f}"
-        spent = f"after {self.step:,} steps and {format_seconds(self._spent.seconds)} of training{cost}"
+        spent = f"after {self.step:,} steps in {format_duration(self._spent.seconds)}{cost}"
         used_up = self._settings.training.model_dump() if reason in (StopReason.TIME, StopReason.COST) else None
         resume = f"Continue with: {resume_command(self._run.path, used_up, self._spent.seconds)}"
         match reason:

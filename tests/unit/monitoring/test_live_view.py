@@ -39,7 +39,7 @@ from dragoman.run.status import Observation, RunStatus
 
 NOW = 1_800_000_000.0
 FIGURES = {
-    "step": 1_234, "max_steps": 10_000, "train_loss": 3.2141, "dev_loss": 3.5,
+    "step": 1_234, "max_steps": 10_000, "loss": 3.2141, "dev_loss": 3.5,
     "evaluation_step": 1_000, "bleu": 23.44, "seconds_per_step": 1.95,
     "target_tokens_per_second": 17_000.0, "seconds_left": 3_723.0, "cost": 12.5,
 }  # fmt: skip

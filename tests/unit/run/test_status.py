@@ -278,7 +278,7 @@ def test_all_that_is_known(run):
     figures = figures_of(run)
     assert figures["checkpoint"].pop("seconds_ago") == pytest.approx(0, abs=10)
     assert figures == {
-        "state": "running", "step": 620, "max_steps": 1_000, "train_loss": 1.5, "train_step": 620, "dev_loss": 1.7,
+        "state": "running", "step": 620, "max_steps": 1_000, "loss": 1.5, "train_step": 620, "dev_loss": 1.7,
         "bleu": 23.4, "evaluation_step": 600, "seconds_per_step": 2.0,
         "target_tokens_per_second": 17_000.4, "seconds_left": 760.0, "cost": 3.5, "workers": 4,
         "hosts": [{"name": "h1", "workers": 2, "state": "working"}, {"name": "h2", "workers": 2, "state": "lost"}],
