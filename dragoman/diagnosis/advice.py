@@ -141,7 +141,10 @@ def _load_problems(prediction: Prediction) -> list[str]:
     if not prediction.other_load:
         return []
     load = prediction.other_load
-    return [f"{load[0].upper()}{load[1:]}: end them, or expect steps as slow as these while they are busy."]
+    return [
+        f"{load[0].upper()}{load[1:]}: steps stay as slow as these while that lasts. End other programs, or use a "
+        "machine whose cores nobody else uses."
+    ]
 
 
 def _link_problems(links: Sequence[MeasuredLink]) -> list[str]:

@@ -122,6 +122,7 @@ def _find_costs(step: Step) -> CauseCosts:
     explained = min(lost, costs["straggler"])
     scale = 1 - (lost - explained) / total if total else 1.0
     costs = {name: seconds * scale for name, seconds in costs.items()}
+    overheads = {name: seconds * scale for name, seconds in overheads.items()}
     costs["straggler"] = max(0.0, costs["straggler"] - explained)
     costs["other_programs"] = lost
     rest = max(0.0, total - sum(costs.values()))

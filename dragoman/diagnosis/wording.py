@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dragoman.run.records import MachineLoad
+from dragoman.run.records import NOTABLE_CORES, MachineLoad
 from dragoman.run.units import format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ CAUSE_NAMES = {
     name: words.removesuffix("-bound").removeprefix("slowed by ") for name, words in BOTTLENECK_WORDS.items()
 }
 """The bottleneck alone, as in "limited by …"."""
-NOTABLE_CORES = 0.1
-"""A smaller load by others is not mentioned."""
 SMALLEST_SHARE = 0.01
 """Smaller parts of a step are left out."""
 

@@ -169,7 +169,7 @@ class RunWatcher(Watcher):
             self._pace.add_step(finished)
             if (prediction := self._prediction_check.add_step(finished.seconds, self._read_loads)) is not None:
                 self._sinks.write("prediction", step, prediction.to_json())
-                self._say_expectation(step)
+                self._say_expectation(step, prediction.other_load)
             self._num_progressed += 1
             if self._num_progressed in _FIRST_LINES:
                 self._console.log(f"step {step}: {', '.join(filter(None, self._progress_figures(step).texts()))}")
@@ -190,15 +190,17 @@ class RunWatcher(Watcher):
         self._sinks.write("prediction", step, prediction.to_json())
         for line in describe_prediction(prediction) if prediction.parts else []:
             self._console.say(line)
-        self._say_expectation(step)
+        self._say_expectation(step, "" if prediction.parts else prediction.other_load)
         for advice in prediction.advice:
             self._console.say(f"What would help: {advice}")
         for problem in prediction.problems:
             self._console.say(f"PROBLEM: {problem}")
 
-    def _say_expectation(self, step: int) -> None:
+    def _say_expectation(self, step: int, other_load: str = "") -> None:
         if expectation := self._pace.describe_expectation(step):
             self._console.say(expectation)
+            if other_load:
+                self._console.say(f"This is uncertain: {other_load} while it was measured.")
 
     def trained(self, step: int, figures: dict[str, Any], sample: PredictionSample | None) -> None:
         """Reports the figures of an interval of steps."""

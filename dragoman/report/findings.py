@@ -166,7 +166,9 @@ class Findings:
             repeated = sum(restart.repeated_seconds for restart in self.evidence.restarts)
             return None if self.training_seconds is None else self.training_seconds + repeated
         whole = max(times) - min([*times, *([facts.started] if facts.started else [])])
-        return max(0.0, whole - self.pause_seconds)
+        # The first record is written after the first steps.
+        least = 0.0 if self.evidence.is_imported else self.training_seconds or 0.0
+        return max(least, whole - self.pause_seconds)
 
     @property
     def pauses(self) -> list[Restart]:

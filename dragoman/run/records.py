@@ -97,6 +97,10 @@ class ProgramLoad(_Record):
     cores: Seconds
 
 
+NOTABLE_CORES = 0.1
+"""A smaller load by others does not count."""
+
+
 class MachineLoad(_Record):
     """Who used the cores of a machine during an interval; all figures are means, in cores."""
 
@@ -117,6 +121,8 @@ class MachineLoad(_Record):
     @property
     def lost_cores(self) -> float:
         """Cores that the run wanted and others had; it loses stolen time in proportion to its use."""
+        if max(self.other_cores, self.stolen_cores) < NOTABLE_CORES:
+            return 0.0
         used = self.own_cores + self.other_cores
         stolen = self.stolen_cores * self.own_cores / used if used > 0 else 0.0
         return min(self.waiting_threads, self.other_cores) + stolen

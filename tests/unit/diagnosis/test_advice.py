@@ -222,5 +222,5 @@ def test_busy_programs_are_a_problem():
     busy = MachineLoad(host="a", num_cores=2, own_cores=1.0, other_cores=1.0, waiting_threads=1.0)
     measured = cluster(machines="a", links=[], all_reduce=[], loads=[busy])
     problem = predict_and_advise(measured).problems[0]
-    assert problem.startswith("Other programs used 1.0 of 2 cores on a: end them")
+    assert problem.startswith("Other programs used 1.0 of 2 cores on a: steps stay as slow")
     assert not predict_and_advise(replace(measured, loads=[])).problems

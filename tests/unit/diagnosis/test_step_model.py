@@ -147,6 +147,11 @@ def test_the_overhead_is_split():
     }
 
 
+def test_overheads_shrink_with_what_other_programs_took():
+    step = Step({"forward": 0.5, "backward": 0.5, "evaluation": 1.0}, lost_share=0.4)
+    assert sum(step.costs.overheads.values()) == pytest.approx(step.costs.seconds["overhead"])
+
+
 @given(steps)
 def test_shares_are_fractions_and_add_up_to_one(step):
     costs = step.costs

@@ -252,6 +252,13 @@ def load(
     } | more  # fmt: skip
 
 
+def test_a_load_too_small_to_be_named_costs_nothing():
+    """Otherwise the message would have nothing to name: "This is uncertain: meanwhile ."."""
+    verdict = verdict_of_records(records_of({}, work=[0.96], load=[load(0.09, own=0.05)]))
+    assert verdict.bottleneck != "other_programs"
+    assert "meanwhile" not in verdict.why
+
+
 def test_other_programs_that_take_the_cores_are_the_bottleneck():
     verdict = verdict_of_records(records_of({}, work=[0.96], load=[load(1.0)]))
     assert verdict.bottleneck == "other_programs"

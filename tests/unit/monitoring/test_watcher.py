@@ -140,6 +140,12 @@ def test_a_brief_rehearsal_only_says_how_long_the_run_takes(watched):
     assert records()[0]["seconds_per_step"]["predicted"] == 1.4
 
 
+def test_an_expectation_names_who_disturbed_the_measurement(watched):
+    watcher, lines, _ = watched
+    watcher.predicted(0, replace(predict_from_steps([1.4], 2), other_load="other programs used 1.4 of 2 cores"))
+    assert lines()[1:] == ["This is uncertain: other programs used 1.4 of 2 cores while it was measured."]
+
+
 def test_without_measurements_the_first_steps_give_a_prediction_and_an_expectation(watched):
     watcher, lines, records = watched
     for step in range(1, 41):
