@@ -20,15 +20,18 @@ from dragoman.run.errors import FULL_DISK, UserError
 def write_then_rename(path: Path, mode: str = "wb", is_durable: bool = True) -> Iterator[IO[Any]]:
     """Opens a file beside `path` and renames it onto `path` only if the block succeeds.
 
-    Files that could be made again need not be durable: forcing them to disk takes time. A pipe or a device, such as
-    /dev/stdout, is written directly: root's rename would put an ordinary file in its place.
+    Files that could be made again need not be durable: forcing them to disk takes time. A pipe, a device or an open
+    file, such as /dev/stdout, is written directly: a rename would put another file in its place.
     """
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
-    given, path = path, path.resolve() if path.is_symlink() else path
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with _naming(given, given), given.open(mode, encoding=encoding, newline=newline) as file:
+    descriptor = _own_descriptor(path)
+    if descriptor is not None or (path.exists() and not path.is_file() and not path.is_dir()):
+        # An open file is not opened again: it keeps its place, which other writers share.
+        written = os.open(path, os.O_WRONLY) if descriptor is None else os.dup(descriptor)
+        with _naming(path, path), os.fdopen(written, mode, encoding=encoding, newline=newline) as file:
             yield file
         return
+    given, path = path, path.resolve() if path.is_symlink() else path
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with _naming(given, aside):
@@ -42,6 +45,16 @@ def write_then_rename(path: Path, mode: str = "wb", is_durable: bool = True) -> 
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """Returns the number of the open file that a path such as /dev/stdout stands for; None for all other paths."""
+    folders = (Path("/dev/fd"), Path(f"/proc/{os.getpid()}/fd"))
+    if not path.exists():  # also where links lead in a circle
+        return None
+    while not (is_own := path.parent.resolve() in folders) and path.is_symlink():
+        path = path.parent / path.readlink()
+    return int(path.name) if is_own and path.name.isdecimal() else None
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import errno
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from io import FileIO
 from pathlib import Path
@@ -191,6 +193,27 @@ def test_a_pipe_stays_a_pipe_and_gets_the_text(tmp_path):
         os.close(reader)
     assert pipe.is_fifo()
     assert names_in(tmp_path) == ["link", "pipe"]
+
+
+_WRITE_BETWEEN = """
+import os, sys
+from pathlib import Path
+from dragoman.run.files import write_text
+os.write(1, b"before ")
+write_text(Path(sys.argv[1]), "text")
+os.write(1, b" after")
+"""
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+def test_standard_output_gets_the_text_in_its_place(tmp_path, name):
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    command = [sys.executable, "-c", _WRITE_BETWEEN, name if name.startswith("/") else str(tmp_path / name)]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"before text after"
+    with (tmp_path / "file").open("wb") as file:
+        subprocess.run(command, stdout=file, check=True)
+    assert (tmp_path / "file").read_bytes() == b"before text after"
+    assert names_in(tmp_path) == ["file", "link"]
 
 
 def test_a_link_to_a_file_stays_a_link(tmp_path):
