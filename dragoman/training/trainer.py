@@ -106,10 +106,12 @@ class Trainer:
         reason = self._reason_at_start()
         if self._is_evaluation_missing and reason <= StopReason.STEPS:
             reason = self._evaluate() or reason
-            self._saver.mark_outdated()  # it was saved without its evaluation
-            self._is_save_due = True
 
         with self._saver:  # finishes a checkpoint that is being written, even where a step fails
+            if self._is_resumed and self._evaluation is not None:
+                self._saver.mark_outdated()  # it was saved without its evaluation
+                self._is_save_due = True
+                self._save_if_due()
             self.learner.clock.restart()
             while reason is StopReason.NONE:
                 begin = time.perf_counter()

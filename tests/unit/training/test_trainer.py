@@ -1,0 +1,93 @@
+"""The training loop on one rank: what it makes up for, and what it survives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cluster.world import World
+from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.evaluation.validation import EvaluationFailedError
+from dragoman.monitoring.watcher import Watcher
+from dragoman.run.config import build_settings
+from dragoman.run.folder import RunFolder
+from dragoman.training import trainer as trainer_module
+from dragoman.training.resuming import plan_resume
+from dragoman.training.spent_time import Launch, SpentTime
+from dragoman.training.stopping import StopConditions, StopNotice, StopReason
+from dragoman.training.trainer import Trainer
+
+
+class Listener(Watcher):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+class Stand:
+    """A run folder in which trainers of a tiny model follow each other."""
+
+    def __init__(self, prepared: Path, run: Path) -> None:
+        self.prepared = prepared
+        self.run = RunFolder(run)
+        self.run.path.mkdir()
+        self.said: list[str] = []
+        self.stop: StopConditions
+
+    def train(self, max_steps: int, evaluate_every: int = 100, **checkpoints: Any) -> StopReason:
+        """Trains from the newest checkpoint to a step."""
+        settings = build_settings(
+            {
+                "data": {"prepared": str(self.prepared)},
+                "model": {"preset": "tiny", "width": 16, "feed_forward": 16},
+                "training": {"max_steps": max_steps, "global_batch_tokens": 256, "virtual_workers": 1},
+                "evaluation": {"beam_size": 1, "max_sentences": 4, "evaluate_every": evaluate_every},
+                "checkpoints": {"save_every": 100, "keep_last": 10} | checkpoints,
+            }
+        )
+        world, watcher = World(), Listener()
+        self.stop = StopConditions(settings.training, SpentTime(Launch("test", 0.0)), StopNotice())
+        corpus = PreparedCorpus.open(self.prepared)
+        resume = plan_resume(self.run, world, watcher.say)
+        trainer = Trainer(self.run, settings, corpus, world, watcher, resume, self.stop)
+        reason = trainer.train()
+        self.said = watcher.said
+        return reason
+
+    def evaluation(self, step: int) -> dict[str, Any] | None:
+        return json.loads((self.run.checkpoint(step) / "state.json").read_text(encoding="utf-8"))["evaluation"]
+
+
+@pytest.fixture
+def stand(prepared, tmp_path):
+    return Stand(prepared, tmp_path / "run")
+
+
+def fail(*_: object, **_options: object) -> None:
+    raise EvaluationFailedError("rank 0: no memory")
+
+
+def test_an_evaluation_made_up_for_after_a_resume_is_kept_with_its_step(stand, monkeypatch):
+    """The first trainer ends at step 2 without scores, as after a request to stop."""
+    with monkeypatch.context() as faulty:
+        faulty.setattr(trainer_module, "evaluate_on_dev", fail)
+        stand.train(max_steps=2, evaluate_every=2)
+    assert stand.evaluation(2) is None
+    weights = (stand.run.checkpoint(2) / "model.safetensors").read_bytes()
+    assert stand.train(max_steps=3, evaluate_every=2) is StopReason.STEPS
+    assert stand.evaluation(2)["loss"] > 0
+    assert (stand.run.checkpoint(2) / "model.safetensors").read_bytes() == weights
+
+
+def test_a_step_whose_evaluation_fails_again_is_not_saved_again(stand, monkeypatch):
+    monkeypatch.setattr(trainer_module, "evaluate_on_dev", fail)
+    stand.train(max_steps=2, evaluate_every=2)
+    before = (stand.run.checkpoint(2) / "state.json").stat().st_mtime_ns
+    stand.train(max_steps=3, evaluate_every=2)
+    assert (stand.run.checkpoint(2) / "state.json").stat().st_mtime_ns == before
+    assert stand.evaluation(3) is None
