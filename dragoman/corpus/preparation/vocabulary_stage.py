@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,8 @@ _FREQUENT = 15
 _SMALLEST_DEFAULT = 512
 _MANY_PAIRS = 200_000
 """Text of more pairs has enough of every subword."""
+_LINES_AT_ONCE = 4_096
+"""Lines whose ids are held while subwords are counted: those of all lines would need hundreds of MB."""
 
 
 class Vocabulary(TaskRecord):
@@ -233,7 +235,7 @@ def _train(lines: Sequence[str], task: TokenizerTask) -> tuple[bytes, list[str]]
     if num_subwords > default:
         reason = f"more than the default of {default}, because the text has many different characters"
     elif num_subwords < largest:
-        reason = f"of more, half would occur less than {_FREQUENT} times in this text"
+        reason = f"with more, half of them would occur fewer than {_FREQUENT} times in this text"
     elif num_subwords < default:
         reason = f"the most this text gives; the default for {task.num_pairs:,} pairs is {default}"
     return model, [f"The {task.name} vocabulary has {num_subwords} subwords ({reason})."]
@@ -256,7 +258,10 @@ def _train_frequent(lines: Sequence[str], model: bytes, design: TokenizerDesign)
 
 def _median_frequency(tokenizer: Tokenizer, lines: Sequence[str]) -> float:
     """Returns how often a subword occurs in the lines, as median over those that do."""
-    counts = np.bincount([subword for ids in tokenizer.encode_lines(lines) for subword in ids])
+    counts = np.zeros(tokenizer.num_subwords, np.int64)
+    for begin in range(0, len(lines), _LINES_AT_ONCE):
+        encoded = tokenizer.encode_lines(lines[begin : begin + _LINES_AT_ONCE])
+        counts += np.bincount(np.fromiter(chain.from_iterable(encoded), np.int64), minlength=len(counts))
     return float(np.median(counts[counts > 0]))
 
 

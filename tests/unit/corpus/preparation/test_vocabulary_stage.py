@@ -1,6 +1,7 @@
 """Tests of vocabularies: their size, the sample they are trained on, and their reuse."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -20,10 +21,15 @@ from corpora import (
 from spaceless_corpora import write_spaceless_corpus
 
 from dragoman.corpus.preparation.prepare import prepare_corpus
-from dragoman.corpus.preparation.vocabulary_stage import default_vocab_size
+from dragoman.corpus.preparation.vocabulary_stage import _median_frequency, default_vocab_size
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.corpus.settings import TokenizerSettings
-from dragoman.corpus.tokenizer import VocabularyTooLarge, VocabularyTooSmall
+from dragoman.corpus.tokenizer import (
+    Tokenizer,
+    VocabularyTooLarge,
+    VocabularyTooSmall,
+    train_tokenizer,
+)
 from dragoman.run.errors import UsageError, UserError
 
 
@@ -185,4 +191,18 @@ def test_the_default_vocabulary_of_text_without_spaces_is_small(tmp_path: Path) 
         settings_for((source, target), tokenizer=TokenizerSettings()), tmp_path / "out", said.append
     )
     assert corpus.source_tokenizer.num_subwords == 512
-    assert any("512 subwords (of more, half would occur less than 15 times" in sentence for sentence in said)
+    assert any("512 subwords (with more, half of them would occur fewer than 15 times" in sentence for sentence in said)
+
+
+class WatchedTokenizer(Tokenizer):
+    """Refuses to encode many lines at once, whose ids would need much memory."""
+
+    def encode_lines(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+        assert len(lines) <= 5_000
+        return super().encode_lines(lines, num_threads)
+
+
+def test_counting_subwords_does_not_hold_the_ids_of_all_lines() -> None:
+    lines = [" ".join(pair) for pair in make_pairs(200)]
+    tokenizer = WatchedTokenizer(train_tokenizer(lines, 300))
+    assert _median_frequency(tokenizer, lines * 60) == 60 * _median_frequency(tokenizer, lines)
