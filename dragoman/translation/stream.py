@@ -4,7 +4,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import TextIO
 
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.blocks import BadLines, Unreadable
-from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, read_open_file
+from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, ContentReader, note_nothing, read_open_file
 from dragoman.corpus.formats.lines import LineReader
 from dragoman.run.errors import UserError
 from dragoman.run.input_files import open_input
-from dragoman.run.progress import Show, progress_bars
+from dragoman.run.progress import progress_bars
 from dragoman.translation.notices import FirstNotices, Say
 from dragoman.translation.translator import Translator
 
@@ -24,6 +24,8 @@ _LINES_PER_BLOCK = 2_000
 """Enough for batches of similar length, few enough to see output soon."""
 _PATIENCE_SECONDS = 0.1
 """Lines that have arrived are translated if a pipe brings nothing more for this long."""
+_MAX_COUNTED_BYTES = 10**9
+"""Lines of larger files are not counted before they are translated."""
 _STANDARD_INPUT = Path("-")
 _STANDARD_INPUT_NAME = Path("standard input")
 _INVITATION = "Type a sentence and press Enter; Ctrl-D ends."
@@ -41,8 +43,6 @@ class _Input:
     has_more: Callable[[], bool]
     """Whether more has arrived, as it always has in a file."""
     is_typed: bool = False
-    num_lines: int | None = None
-    """Number of all lines, if it can be known before they are read."""
 
 
 def translate_stream(translator: Translator, path: Path, output: TextIO, say: Say, max_bad_lines: int = 0) -> None:
@@ -54,21 +54,43 @@ def translate_stream(translator: Translator, path: Path, output: TextIO, say: Sa
     is_typed = path == _STANDARD_INPUT and sys.stdin is not None and sys.stdin.isatty()
     source = _open_terminal(output, say) if is_typed else _open(path)
     bad_lines = BadLines(sys.maxsize if source.is_typed else max_bad_lines)
-    with nullcontext(_show_nothing) if output.isatty() or source.is_typed else progress_bars("lines") as show:
+    with nullcontext(_show_nothing) if output.isatty() or source.is_typed else _progress_of(path) as show:
         _Stream(translator, source, output, say, bad_lines, show).run()
     for notice in source.reader.notices():
         say(notice)
 
 
-def _show_nothing(_stage: str, _num_done: int, _num_total: int | None) -> None:
+_Show = Callable[[int], None]
+"""Shows how many lines have been translated."""
+
+
+def _show_nothing(_num_done: int) -> None:
     """Shows no progress, where the output itself is seen."""
+
+
+@contextmanager
+def _progress_of(path: Path) -> Iterator[_Show]:
+    num_lines = _count_lines(path)
+    with progress_bars("lines") as show:
+        yield lambda num_done: show("translating", num_done, num_lines)
+
+
+def _count_lines(path: Path) -> int | None:
+    """Counts the lines of a file, for the time left; None where that would take long, or where it is damaged."""
+    if path == _STANDARD_INPUT or not path.is_file() or path.stat().st_size > _MAX_COUNTED_BYTES:
+        return None
+    with suppress(UserError), open_input(path) as file:
+        content = ContentReader(path, file, DEFAULT_MAX_EXPANSION, note_nothing)
+        if not content.is_compressed:
+            return sum(len(lines.texts) for lines in LineReader(path, DEFAULT_MAX_EXPANSION, content=content).chunks())
+    return None
 
 
 class _Stream:
     """Translates one input, block by block."""
 
     def __init__(
-        self, translator: Translator, source: _Input, output: TextIO, say: Say, bad_lines: BadLines, show: Show
+        self, translator: Translator, source: _Input, output: TextIO, say: Say, bad_lines: BadLines, show: _Show
     ) -> None:
         self._translator, self._source, self._output, self._say = translator, source, output, say
         self._bad_lines, self._show = bad_lines, show
@@ -114,7 +136,7 @@ class _Stream:
 
     def _count(self, num_more: int) -> None:
         self._num_done += num_more
-        self._show("translating", self._num_done, self._source.num_lines)
+        self._show(self._num_done)
 
 
 def _arrived_blocks(source: _Input) -> Iterator[list[_SourceLine]]:
@@ -144,29 +166,16 @@ def _open(path: Path) -> _Input:
     file = _open_standard_input() if is_standard else open_input(path)
     arrivals = select.poll()
     arrivals.register(file, select.POLLIN)
-    return _Input(
-        _read_lines(_STANDARD_INPUT_NAME if is_standard else path, file),
-        has_more=lambda: bool(arrivals.poll(1000 * _PATIENCE_SECONDS)),
-        num_lines=_count_lines(path) if path.is_file() else None,
-    )
+    name = _STANDARD_INPUT_NAME if is_standard else path
+    content = read_open_file(name, file, DEFAULT_MAX_EXPANSION)
+    reader = LineReader(name, DEFAULT_MAX_EXPANSION, content=content)
+    return _Input(reader, has_more=lambda: bool(arrivals.poll(1000 * _PATIENCE_SECONDS)))
 
 
 def _open_standard_input() -> BufferedReader:
     if sys.stdin is None:
         raise UserError("Standard input is closed; name a file to translate.")
     return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-
-
-def _read_lines(path: Path, file: BufferedReader) -> LineReader:
-    content = read_open_file(path, file, DEFAULT_MAX_EXPANSION)
-    return LineReader(path, DEFAULT_MAX_EXPANSION, content=content)
-
-
-def _count_lines(path: Path) -> int | None:
-    """Counts the lines of a file, for the time left; None if it is damaged, which is said when it is read."""
-    with suppress(UserError), open_input(path) as file:
-        return sum(len(lines.texts) for lines in _read_lines(path, file).chunks())
-    return None
 
 
 def _open_terminal(output: TextIO, say: Say) -> _Input:

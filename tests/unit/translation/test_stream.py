@@ -103,6 +103,26 @@ def test_numbers_in_notices_count_from_the_start_of_the_file(run_stream, said) -
     assert "☃ U+2603 (line 7)" in said[1]
 
 
+def test_only_plain_files_are_counted_before_they_are_translated(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = joined(LINES).encode()
+    Path("plain").write_bytes(content)
+    Path("-").write_bytes(content)
+    Path("packed.gz").write_bytes(gzip.compress(content))
+    assert [stream._count_lines(Path(name)) for name in ("plain", "-", "packed.gz")] == [5, None, None]
+    monkeypatch.setattr(stream, "_MAX_COUNTED_BYTES", len(content) - 1)
+    assert stream._count_lines(Path("plain")) is None
+
+
+def test_nothing_is_counted_where_no_progress_is_shown(build, said, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "input").write_text(joined(LINES))
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(stream, "_count_lines", None)
+    translate_stream(build(), tmp_path / "input", terminal, said.append)
+    assert terminal.getvalue() == joined(build().translate(LINES))
+
+
 def test_lines_of_a_pipe_are_translated_as_they_arrive(build, said, tmp_path: Path) -> None:
     """Nobody waits for a full block: the second line is written only after the translation of the first was read."""
     source, output = tmp_path / "pipe", tmp_path / "output"
