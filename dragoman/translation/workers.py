@@ -8,16 +8,19 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.processes import end_with_parent
 
 Task = TypeVar("Task")
+_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (UsageError, UserError, MemoryError)}
+"""Errors of a worker that keep their kind, the special before the general: commands explain each in its own words."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,9 @@ class _Worker:
     connection: Connection
 
     def assign(self, index: int) -> None:
-        """Lets the worker compute one of the tasks, which it has inherited."""
-        self.connection.send_bytes(str(index).encode())
+        """Lets the worker compute one of the tasks, which it has inherited; `result` says if it has ended."""
+        with suppress(ConnectionError):
+            self.connection.send_bytes(str(index).encode())
 
     def result(self) -> Any:
         """Returns what the worker computed; an error if it failed or was killed."""
@@ -37,7 +41,7 @@ class _Worker:
             self.process.join()
             raise UserError(_explain_death(self.process.exitcode)) from None
         if "error" in answer:
-            problem = RuntimeError(answer["error"])
+            problem = _KINDS.get(answer["kind"], RuntimeError)(answer["error"])
             problem.add_note(answer["traceback"])
             raise problem
         return answer["result"]
@@ -107,7 +111,9 @@ def _answer(function: Callable[[Task], Any], task: Task) -> dict[str, Any]:
     try:
         return {"result": function(task)}
     except Exception as problem:
-        return {"error": f"{type(problem).__name__}: {problem}", "traceback": traceback.format_exc()}
+        kind = next((name for name, kind in _KINDS.items() if isinstance(problem, kind)), None)
+        text = str(problem) if kind else f"{type(problem).__name__}: {problem}"
+        return {"kind": kind, "error": text, "traceback": traceback.format_exc()}
 
 
 def _explain_death(exit_code: int | None) -> str:

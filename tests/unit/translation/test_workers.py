@@ -8,7 +8,8 @@ from contextlib import closing
 import psutil
 import pytest
 
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UsageError, UserError
+from dragoman.translation import workers
 from dragoman.translation.workers import compute_in_processes
 
 
@@ -39,6 +40,31 @@ def test_an_error_in_a_process_is_raised_here() -> None:
     with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero") as caught:
         list(compute_in_processes(lambda task: 1 / task, [1, 0], 2))
     assert "Traceback" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", [UserError, UsageError, MemoryError])
+def test_errors_that_commands_explain_keep_their_kind(kind: type[Exception]) -> None:
+    def fail(_: int) -> None:
+        raise kind("no room")
+
+    with pytest.raises(kind) as caught:
+        list(compute_in_processes(fail, range(2), 2))
+    assert type(caught.value) is kind
+    assert str(caught.value) == "no room"
+
+
+def test_a_process_that_ends_before_its_task_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = workers._start_worker
+
+    def start_and_kill(*arguments):
+        worker = start(*arguments)
+        worker.process.kill()
+        worker.process.join()
+        return worker
+
+    monkeypatch.setattr(workers, "_start_worker", start_and_kill)
+    with pytest.raises(UserError, match="ended by signal 9"):
+        list(compute_in_processes(lambda task: task, range(4), 2))
 
 
 def test_a_killed_process_is_a_clear_error() -> None:
