@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.run.errors import UsageError, UserError, describe_os_error
@@ -48,9 +49,13 @@ def check_sizes(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -> dict
         raise UserError(f"{checkpoint} is incomplete: its {MANIFEST_FILE} is missing or unreadable.") from None
     for name, (num_bytes, _) in expected.items():
         path = checkpoint / name
-        if not path.is_file():
-            raise UserError(f"{checkpoint} is incomplete: {name} is missing.")
-        if path.stat().st_size != num_bytes:
+        try:
+            found = path.stat()  # asked once: the thread that saves may remove the file at any moment
+        except FileNotFoundError:
+            raise UserError(f"{checkpoint} is incomplete: {name} is missing.") from None
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {describe_os_error(error)}.") from None
+        if not S_ISREG(found.st_mode) or found.st_size != num_bytes:
             raise _damaged(path)
     return {name: digest for name, (_, digest) in expected.items()}
 
@@ -85,6 +90,14 @@ def require_same_data(checkpoint: Path, fingerprint: str) -> None:
 def is_trained_on(checkpoint: Path, fingerprint: str) -> bool:
     """Whether a checkpoint was trained on the prepared data with this fingerprint; true if it does not tell."""
     return _read_from_state(checkpoint, "data_fingerprint") in (None, fingerprint)
+
+
+def is_state_readable(checkpoint: Path) -> bool:
+    """Whether state.json tells if its step was evaluated."""
+    try:
+        return "evaluation" in read_json(checkpoint / STATE_FILE)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
 
 
 def _read_from_state(checkpoint: Path, key: str) -> Any:

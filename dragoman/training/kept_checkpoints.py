@@ -7,10 +7,12 @@ from itertools import islice
 from pathlib import Path
 
 from dragoman.run.checkpoints import (
+    STATE_FILE,
     TRANSLATOR_FILES,
     check_sizes,
     copied_step,
     is_copied_link,
+    is_state_readable,
     rank_evaluation,
     rank_steps,
     read_rank,
@@ -58,8 +60,12 @@ class KeptCheckpoints:
         """
         self._verified.add(step)
         self._damaged.discard(step)
+        for name in ("latest", "best"):  # before the steps are listed: a copy may be the only one of its step
+            if is_copied_link(link := self._run.checkpoints / name):
+                self._remove_copy(link)
         self._point("latest", step)
         earlier = [other for other in self._run.checkpoint_steps() if other <= step]
+        self._find_unranked_damage(earlier)
         kept = {*earlier[-self._keep.keep_last :], *self._best(earlier, self._keep.keep_best)}
         self._point("best", next(iter(self._best(kept, 1)), None))
         for other in set(earlier) - kept - self._damaged:
@@ -70,6 +76,18 @@ class KeptCheckpoints:
     def _best(self, steps: Iterable[int], number: int) -> list[int]:
         return list(islice(filter(self._is_intact, rank_steps(self._run, steps, self._best_by)), number))
 
+    def _find_unranked_damage(self, steps: Iterable[int]) -> None:
+        """Notes steps that have no rank because their state.json cannot be read; others were only not evaluated."""
+        for step in steps:
+            checkpoint = self._run.checkpoint(step)
+            if not is_state_readable(checkpoint):
+                self._note_damage(step, f"{checkpoint / STATE_FILE} is missing or damaged.")
+
+    def _note_damage(self, step: int, problem: object) -> None:
+        if step not in self._damaged:
+            self._problems.append(f"The checkpoint of step {step:,} does not count among the best any more: {problem}")
+        self._damaged.add(step)
+
     def _is_intact(self, step: int) -> bool:
         """Whether a translator can use it; compares hashes once, because that reads all weights, and sizes always."""
         checkpoint = self._run.checkpoint(step)
@@ -79,11 +97,7 @@ class KeptCheckpoints:
             else:
                 verify_checkpoint(checkpoint, TRANSLATOR_FILES)
         except UserError as error:
-            if step not in self._damaged:
-                self._problems.append(
-                    f"The checkpoint of step {step:,} does not count among the best any more: {error}"
-                )
-            self._damaged.add(step)
+            self._note_damage(step, error)
             return False
         self._verified.add(step)
         self._damaged.discard(step)
@@ -100,8 +114,6 @@ class KeptCheckpoints:
     def _point(self, name: str, step: int | None) -> None:
         """Points a link at a step; without a step there is no link."""
         link = self._run.checkpoints / name
-        if is_copied_link(link):
-            self._remove_copy(link)
         if step is None:
             link.unlink(missing_ok=True)
         else:

@@ -135,6 +135,15 @@ def test_a_file_that_cannot_be_read_is_named(run, monkeypatch):
         verify_checkpoint(checkpoint)
 
 
+def test_a_file_removed_between_two_looks_is_missing(run, monkeypatch):
+    """The thread that saves removes old checkpoints while the training loop looks at them."""
+    checkpoint = make_checkpoint(run, 5)
+    (checkpoint / MODEL_FILE).unlink()
+    monkeypatch.setattr(Path, "is_file", lambda _: True)  # as a look before the removal would say
+    with pytest.raises(UserError, match=f"incomplete: {MODEL_FILE} is missing"):
+        verify_checkpoint(checkpoint)
+
+
 # Names
 
 

@@ -194,6 +194,19 @@ def test_best_moves_from_damage_to_the_next_best_and_this_is_told_once(run, dama
     assert kept.is_among_best(50, {"loss": 1.0, "bleu": 25.0})
 
 
+@pytest.mark.parametrize("damage", [cut_off, lambda path: path.unlink(), lambda path: path.write_text("[]")])
+def test_a_best_whose_state_cannot_be_read_stays_and_this_is_told_once(run, damage):
+    kept = keeping(run)
+    for step, bleu in ((10, 30.0), (20, 20.0)):
+        save(kept, run, step, loss=1.0, bleu=bleu)
+    damage(run.checkpoint(10) / STATE_FILE)
+    (problem,) = save(kept, run, 30, loss=1.0, bleu=5.0)
+    assert "step 10 does not count among the best any more" in problem
+    assert STATE_FILE in problem
+    assert save(kept, run, 40, loss=1.0, bleu=4.0) == []
+    assert (run.checkpoint_steps(), best_step(run)) == ([10, 20, 40], 20)
+
+
 def test_best_moves_when_its_checkpoint_disappears(run):
     kept = keeping(run, keep_last=2)
     for step, bleu in ((10, 20.0), (20, 30.0)):
@@ -252,7 +265,9 @@ def test_a_copied_link_is_replaced_by_a_link(run):
     assert run.checkpoint_steps() == [10, 20]
 
 
-def test_a_checkpoint_that_exists_only_as_a_copy_is_kept_under_its_own_name(run):
+@pytest.mark.parametrize("keep_last", [1, 3])
+def test_a_checkpoint_that_exists_only_as_a_copy_is_kept_under_its_own_name(run, keep_last):
     make_checkpoint(run, 10, loss=1.0, bleu=20.0).rename(run.checkpoints / "best")
-    save(keeping(run, keep_last=3), run, 20)
+    save(keeping(run, keep_last=keep_last), run, 20)
     assert run.checkpoint_steps() == [10, 20]
+    assert best_step(run) == 10
