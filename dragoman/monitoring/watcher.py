@@ -17,13 +17,12 @@ from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import MachineLoad, PredictionRecord, RestartRecord, TrainRecord, parse_records, records_of
-from dragoman.run.units import format_duration
+from dragoman.run.units import SCORE_PATTERNS, format_duration
 
 _PREDICTION_MARK, _RESTART_MARK, _TRAIN_MARK = '"prediction"', '"restart"', '"train"'
 _NUM_RECENT_RECORDS = 5
 _FIRST_LINES = (1, 3, 10)
 """Steps after the start that get a line in a log too: every log_every-th step may be an hour."""
-_SCORE_PATTERNS = {"bleu": "BLEU {:.1f}", "chrf": "chrF {:.1f}", "loss": "dev loss {:.3f}"}
 
 
 def read_predicted_seconds(run: RunFolder, num_workers: int) -> float | None:
@@ -233,7 +232,7 @@ class RunWatcher(Watcher):
         """Reports an evaluation on the dev set."""
         is_first = self._pace.evaluation_seconds is None
         self._pace.add_evaluation(step, figures["seconds"])
-        self._score = _SCORE_PATTERNS[self._metric].format(figures[self._metric])
+        self._score = SCORE_PATTERNS[self._metric].format(figures[self._metric])
         self.progressed(step)
         self._sinks.write("evaluation", step, figures)
         self._console.log("*** Running evaluation on a validation set:")

@@ -19,6 +19,8 @@ _RATE = re.compile(
     re.IGNORECASE,
 )
 _BYTE_NAMES = ("bytes", "kB", "MB", "GB", "TB", "PB")
+SCORE_PATTERNS = {"bleu": "BLEU {:.1f}", "chrf": "chrF {:.1f}", "loss": "dev loss {:.3f}"}
+"""How a score on the dev set is shown, by the metric that chooses the best checkpoint."""
 _EXAMPLES = "write for example 100Mbit/s or 12.5MB/s"
 
 

@@ -22,6 +22,7 @@ from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder, checkpoint_step, open_run
 from dragoman.run.processes import available_memory, num_physical_cores
 from dragoman.run.records import EvaluationRecord, parse_records, records_of
+from dragoman.run.units import SCORE_PATTERNS
 from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search
 from dragoman.translation.notices import Say, SourceNotices, UnknownCharacters
 from dragoman.translation.workers import compute_in_processes
@@ -245,13 +246,19 @@ class LoadedRun:
     def describe_checkpoint(self, which: str) -> str:
         """Says which checkpoint it is and how it scored on the dev set, if that was recorded."""
         name = f" ({which})" if which in ("best", "latest") else ""
-        evaluation = self._find_evaluation()
-        if evaluation is None or evaluation.bleu is None:
-            score = "not evaluated on the dev set"
-        else:
-            signature = f" ({evaluation.signature})" if evaluation.signature else ""
-            score = f"BLEU {evaluation.bleu:.2f} on the dev set{signature}"
-        return f"Translating with the checkpoint of step {self.step:,}{name}: {score}."
+        return f"Translating with the checkpoint of step {self.step:,}{name}: {self._describe_score()}."
+
+    def _describe_score(self) -> str:
+        """Gives the figure that the best checkpoint of this run is chosen by."""
+        evaluation, metric = self._find_evaluation(), self.settings.best_by
+        figure = None if evaluation is None else getattr(evaluation, metric)
+        if evaluation is None or figure is None:
+            return "not evaluated on the dev set"
+        score = SCORE_PATTERNS[metric].format(figure)
+        if metric == "loss":
+            return score
+        is_signed = metric == "bleu" and evaluation.signature  # the signature is that of BLEU
+        return f"{score} on the dev set" + (f" ({evaluation.signature})" if is_signed else "")
 
     def _find_evaluation(self) -> EvaluationRecord | None:
         run = RunFolder(self.checkpoint.parent.parent)

@@ -1,6 +1,8 @@
 """The way from lines to lines: order, blanks, long lines, shares of ranks, and the model left as it was."""
 
+import json
 from itertools import chain, pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
+from dragoman.run.config import build_settings
 from dragoman.run.errors import UsageError
 from dragoman.translation import translator as translator_module
 from dragoman.translation.beam_search import SearchSettings
-from dragoman.translation.translator import Translator, _choose_num_workers, cut_at_words
+from dragoman.translation.translator import LoadedRun, Translator, _choose_num_workers, cut_at_words
 
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
 WORDS = SENTENCE.split()
@@ -230,3 +233,21 @@ def test_processes_are_limited_by_cores_and_memory(model: Transformer, monkeypat
     assert _choose_num_workers(model, SearchSettings()) in (2, 3, 4)
     monkeypatch.setattr(translator_module, "available_memory", lambda: 0)
     assert _choose_num_workers(model, SearchSettings()) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [
+        ("bleu", "BLEU 26.4 on the dev set (nrefs:1)"),
+        ("chrf", "chrF 54.3 on the dev set"),
+        ("loss", "dev loss 1.750"),
+    ],
+)
+def test_a_checkpoint_is_described_by_the_metric_that_chose_it(build, metric: str, score: str, tmp_path: Path) -> None:
+    figures = {"kind": "evaluation", "step": 5, "loss": 1.75, "bleu": 26.41, "chrf": 54.32, "signature": "nrefs:1"}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(figures) + "\n")
+    chosen = build_settings({"data": {"prepared": "gone"}, "checkpoints": {"best_by": metric}})
+    run = LoadedRun(build(), chosen, tmp_path / "checkpoints/step-00000005")
+    assert run.describe_checkpoint("best") == f"Translating with the checkpoint of step 5 (best): {score}."
+    (tmp_path / "metrics.jsonl").unlink()
+    assert run.describe_checkpoint("5").endswith("of step 5: not evaluated on the dev set.")
