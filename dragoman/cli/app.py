@@ -31,6 +31,9 @@ app = typer.Typer(
 )
 
 
+_MEMORY_WORDS = ("allocate memory", "out of memory", "map segment")
+
+
 def _print_version(is_asked: bool) -> None:
     if is_asked:
         from dragoman import __version__
@@ -85,9 +88,9 @@ def _require_current_folder() -> None:
 
 
 def _is_lack_of_memory(failure: Exception) -> bool:
-    """Whether memory was short, also while the libraries of torch were loaded."""
+    """Whether memory was short, also for torch, whose errors have no kind of their own, and for its libraries."""
     return isinstance(failure, MemoryError) or (
-        isinstance(failure, ImportError) and any(words in str(failure) for words in ("allocate memory", "map segment"))
+        isinstance(failure, ImportError | RuntimeError) and any(words in str(failure) for words in _MEMORY_WORDS)
     )
 
 

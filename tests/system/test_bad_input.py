@@ -259,6 +259,10 @@ def test_a_current_folder_that_was_deleted(tmp_path: Path):
     [
         (MemoryError(), "There is not enough memory for this."),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "There is not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            "There is not enough",
+        ),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), "The Python package torch is not installed"),
         (RecursionError("maximum recursion depth exceeded"), "The input is nested too deeply"),
         (OSError(5, "Input/output error", "corpus"), "Cannot use 'corpus': the disk reports an input/output error."),
