@@ -186,8 +186,15 @@ def _core_use(
         own_cores=round(min(own, len(usable)), 3),
         other_cores=round(min(max(0.0, used - own), len(usable)), 3),
         stolen_cores=round(sum(rise.get("steal", 0.0) for rise in rises) / seconds, 3),
-        waiting_threads=round(_sum_of_rises(before.waiting_seconds, after.waiting_seconds) / seconds, 3),
+        waiting_threads=_waiting_threads(before, after, seconds),
     )
+
+
+def _waiting_threads(before: _OwnTimes, after: _OwnTimes, seconds: float) -> float | None:
+    """Returns how many threads waited on average; None where the kernel does not tell it."""
+    if before.waiting_seconds.keys().isdisjoint(after.waiting_seconds):
+        return None
+    return round(_sum_of_rises(before.waiting_seconds, after.waiting_seconds) / seconds, 3)
 
 
 def _rise(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -228,7 +235,7 @@ def _read_own_times(pids: Sequence[int], now: float) -> _OwnTimes:
     for pid in pids:
         if (process := _read_process(pid)) is not None:
             times.cpu_seconds[pid] = process.cpu_seconds
-            times.waiting_seconds |= _read_waiting_seconds(pid, _MAX_THREADS // len(pids))
+            times.waiting_seconds |= _read_waiting_seconds(pid, max(1, _MAX_THREADS // len(pids)))
     return times
 
 
@@ -238,9 +245,10 @@ def _read_waiting_seconds(pid: int, max_threads: int) -> dict[int, float]:
     with suppress(OSError):
         # The first threads are those that compute.
         for thread in sorted(_list_numbers(f"{PROCESSES}/{pid}/task"))[:max_threads]:
-            with suppress(OSError, ValueError, IndexError):
-                waiting = _read_bytes(f"{PROCESSES}/{pid}/task/{thread}/schedstat").split()[1]
-                found[thread] = int(waiting) / _NANOSECONDS
+            with suppress(OSError, ValueError):
+                _, waiting, num_turns = map(int, _read_bytes(f"{PROCESSES}/{pid}/task/{thread}/schedstat").split())
+                if num_turns:  # a kernel that does not count has only zeros
+                    found[thread] = waiting / _NANOSECONDS
     return found
 
 

@@ -76,6 +76,29 @@ def test_own_time_and_that_of_others_are_told_apart(kernel: Kernel):
     assert programs is None  # looked up only now and then
 
 
+@pytest.mark.parametrize("content", [None, "0 0 0\n"])
+def test_waiting_is_unknown_where_the_kernel_does_not_count_it(kernel: Kernel, content: str | None):
+    for path in list(kernel.folder.glob("*/task/*/schedstat")):
+        path.unlink() if content is None else path.write_text(content)
+    reader = CoreReader(ROOT, lambda: kernel.now)
+    before = kernel.spend(0)
+    reader.read((), before)
+    kernel.now = 1.0
+    use, _ = reader.read(before, kernel.spend(0, user=1.0))
+    assert (use.other_cores, use.waiting_threads) == (1.0, None)
+
+
+def test_waiting_is_known_however_many_processes_the_run_has(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cores, "_MAX_THREADS", 1)
+    reader = CoreReader(ROOT, lambda: kernel.now)
+    before = kernel.spend(0)
+    reader.read((), before)
+    kernel.now = 1.0
+    kernel.write(WORKER, ROOT, "worker", 1.0, t101=0.5)
+    use, _ = reader.read(before, kernel.spend(0, user=1.0))
+    assert use.waiting_threads == 0.5
+
+
 def test_only_the_cores_that_the_run_may_use_count(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1})
     reader = CoreReader(ROOT, lambda: kernel.now)
