@@ -68,6 +68,10 @@ class StepTimer:
     def add_evaluation(self, seconds: float) -> None:
         """Keeps what an evaluation took, and does not count it as a part of its step."""
         self._measured.evaluation = seconds
+        self.leave_out(seconds)
+
+    def leave_out(self, seconds: float) -> None:
+        """Does not count time as a part of its step; a failed evaluation does not tell what a whole one takes."""
         if self._step_begin is not None:
             self._step_begin += seconds
 

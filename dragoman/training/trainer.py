@@ -12,7 +12,7 @@ from dragoman.cluster.world import Vote, World
 from dragoman.corpus.batching import FIRST_POSITION, MicroBatch, StepPlan, share_of_rank
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.validation import EvaluationFailedError, evaluate_on_dev, save_translations
+from dragoman.evaluation.validation import Evaluation, EvaluationFailedError, evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.monitoring.interval import TrainMeters, read_parts
 from dragoman.monitoring.pace import FinishedStep
@@ -257,6 +257,7 @@ class Trainer:
         # The last evaluation may take long, or even kill the process: what was learned is saved before.
         is_saved = is_last and self._is_saver and self._saver.save(self._state(), self.learner)
         self.learner.clock.switch(Part.EVALUATION)
+        begin = time.perf_counter()
         try:
             evaluation = evaluate_on_dev(
                 self.learner.model,
@@ -266,6 +267,7 @@ class Trainer:
                 should_stop=lambda: self._stop.reason_to_stop_at_once() is not StopReason.NONE,
             )
         except EvaluationFailedError as error:
+            self._stop.timer.leave_out(time.perf_counter() - begin)
             self._report_failed_evaluation(error)
             return StopReason.NONE
         finally:
@@ -278,8 +280,18 @@ class Trainer:
         self._evaluation = {"loss": evaluation.loss, "bleu": evaluation.bleu, "chrf": evaluation.chrf}
         self._watcher.evaluated(self.step, evaluation.figures())
         if self._world.is_first:
-            save_translations(self._run, self.step, evaluation)
+            self._save_translations(evaluation)
         return StopReason.NONE
+
+    def _save_translations(self, evaluation: Evaluation) -> None:
+        """Writes translations.jsonl; no fault here may end a run, whose scores are already in metrics.jsonl."""
+        try:
+            save_translations(self._run, self.step, evaluation)
+        except Exception as error:
+            self._watcher.say(
+                f"The translations of step {self.step} could not be saved in {self._run.translations} "
+                f"({type(error).__name__}: {error}). The run goes on without them."
+            )
 
     def _report_failed_evaluation(self, error: EvaluationFailedError) -> None:
         """Says why there are no scores; a model that cannot be judged now can still be trained and saved."""
@@ -287,7 +299,7 @@ class Trainer:
         where = f" Details are in {details}." if details else ""
         self._watcher.say(
             f"Step {self.step} could not be evaluated ({error}).{where} The run goes on without these scores; "
-            f"to evaluate it later: {command_for('evaluate', self._run.path)}"
+            f"to evaluate it later: {command_for(f'evaluate --checkpoint {self.step}', self._run.path)}"
         )
 
     def _lacks_evaluation(self, state: TrainingState) -> bool:

@@ -1,6 +1,7 @@
 """The training loop on one rank: what it makes up for, and what it survives."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,16 @@ import pytest
 
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.evaluation import validation
 from dragoman.evaluation.validation import EvaluationFailedError
 from dragoman.monitoring.watcher import Watcher
+from dragoman.run.commands import command_for
 from dragoman.run.config import build_settings
 from dragoman.run.folder import RunFolder
 from dragoman.training import trainer as trainer_module
 from dragoman.training.resuming import plan_resume
 from dragoman.training.spent_time import Launch, SpentTime
-from dragoman.training.stopping import StopConditions, StopNotice, StopReason
+from dragoman.training.stopping import StepTimer, StopConditions, StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 
 
@@ -82,6 +85,34 @@ def test_an_evaluation_made_up_for_after_a_resume_is_kept_with_its_step(stand, m
     assert stand.train(max_steps=3, evaluate_every=2) is StopReason.STEPS
     assert stand.evaluation(2)["loss"] > 0
     assert (stand.run.checkpoint(2) / "model.safetensors").read_bytes() == weights
+
+
+def test_the_time_of_a_failed_evaluation_is_not_that_of_a_step(stand, monkeypatch):
+    def fail_slowly(*_: object, **_options: object) -> None:
+        time.sleep(0.2)
+        fail()
+
+    monkeypatch.setattr(trainer_module, "evaluate_on_dev", fail_slowly)
+    left_out: list[float] = []
+    monkeypatch.setattr(StepTimer, "leave_out", lambda _, seconds: left_out.append(seconds))
+    stand.train(max_steps=2, evaluate_every=2)
+    (seconds,) = left_out
+    assert seconds >= 0.2
+    assert stand.stop.spent.measured.evaluation == 0.0
+    advice = command_for("evaluate --checkpoint 2", stand.run.path)
+    assert any(f"to evaluate it later: {advice}" in said for said in stand.said)
+
+
+def test_translations_that_cannot_be_saved_for_any_reason_do_not_end_a_run(stand, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise ValueError("an odd sentence")
+
+    monkeypatch.setattr(validation, "bleu_counts", refuse)
+    assert stand.train(max_steps=1) is StopReason.STEPS
+    assert stand.evaluation(1)["loss"] > 0
+    (said,) = [said for said in stand.said if "translations" in said]
+    assert "step 1" in said
+    assert "ValueError: an odd sentence" in said
 
 
 def test_a_step_whose_evaluation_fails_again_is_not_saved_again(stand, monkeypatch):
