@@ -5,7 +5,6 @@ It trains, or measures for `dragoman check`. Training continues from the newest 
 """
 
 import ctypes
-import errno
 import os
 import signal
 import sys
@@ -47,7 +46,7 @@ from dragoman.monitoring.watcher import (
 )
 from dragoman.run.commands import command_for, resume_command
 from dragoman.run.config import Settings, load_settings
-from dragoman.run.errors import UserError
+from dragoman.run.errors import FULL_DISK, UserError, describe_os_error
 from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import end_with_parent
@@ -245,10 +244,10 @@ def known_cause(run: RunFolder, rank: int, error: Exception) -> str | None:
     """Returns what happened and what to do, for errors that are not a fault of the program; None for others."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
         return (
-            f"There is no space left on the disk of {run.path}. Earlier checkpoints are intact: free some space and "
-            f"continue with: {resume_command(run.path)}"
+            f"{run.path} cannot be written: {describe_os_error(error)}. Earlier checkpoints are intact: free some "
+            f"space and continue with: {resume_command(run.path)}"
         )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return (

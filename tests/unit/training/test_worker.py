@@ -1,5 +1,6 @@
 """A worker process: one stays one, and what fails after training does not fail the run."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,13 @@ def test_a_fault_in_the_last_judging_is_a_message(monkeypatch, error):
     (message,) = listener.said
     assert str(error) in message
     assert "verdict runs/my" in message
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(errno.ENOSPC, "there is no space left on the disk"), (errno.EDQUOT, "your disk quota is used up")],
+)
+def test_a_full_disk_or_quota_is_a_known_cause(tmp_path, number, reason):
+    cause = worker.known_cause(RunFolder(tmp_path), 0, OSError(number, "refused"))
+    assert cause.startswith(f"{tmp_path} cannot be written: {reason}. Earlier checkpoints are intact")
+    assert worker.known_cause(RunFolder(tmp_path), 0, OSError(errno.EIO, "refused")) is None
