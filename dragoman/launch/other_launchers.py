@@ -42,7 +42,7 @@ def train_as_rank(rank_info: RankInfo, folder: Path, make_ready: Callable[[int],
     try:
         with ExitStack() as stack:
             status = _open_status(run, rendezvous.size, stack) if rendezvous.rank == 0 else None
-            reason = train_on_rank(run, rendezvous).name.lower()
+            reason = train_on_rank(run, rendezvous, _restart_cause(rank_info)).name.lower()
             if status:
                 status.update(state=ended_state(reason), reason=reason)
         if rendezvous.rank == 0:
@@ -53,6 +53,11 @@ def train_as_rank(rank_info: RankInfo, folder: Path, make_ready: Callable[[int],
     if rendezvous.rank > 0:
         end_process(0)
     return run
+
+
+def _restart_cause(rank_info: RankInfo) -> str | None:
+    """Returns why the run continues: None if a person, not the launcher, started it again."""
+    return f"{rank_info.launcher} started the processes again." if rank_info.is_restart else None
 
 
 def _agree_on_run(rendezvous: Rendezvous, make_ready: Callable[[int], RunFolder]) -> RunFolder:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
+from dragoman.cluster.environment import find_rank_info
 from dragoman.cluster.rendezvous import Rendezvous
 from dragoman.launch import other_launchers
-from dragoman.launch.other_launchers import _agree_on_run, _print_failure
+from dragoman.launch.other_launchers import _agree_on_run, _print_failure, _restart_cause
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 
@@ -116,3 +117,9 @@ def test_the_cause_is_printed_and_lost_peers_only_by_rank_0(tmp_path, capsys, ra
 def test_an_error_that_is_not_printed_is_in_the_run_folder(tmp_path):
     _print_failure(RunFolder(tmp_path), 1, LOST_PEER)
     assert "Connection closed by peer" in (tmp_path / "failure.rank1.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("num_restarts", "cause"), [("0", None), ("2", "torchrun started the processes again.")])
+def test_a_restart_by_the_launcher_is_not_taken_for_one_by_a_person(num_restarts, cause):
+    address = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    assert _restart_cause(find_rank_info(address | {"TORCHELASTIC_RESTART_COUNT": num_restarts})) == cause
