@@ -106,7 +106,7 @@ class Rehearsal:
         seconds: float,
         note: Callable[[Measurements], None] = lambda _: None,
     ) -> None:
-        self._world, self._settings, self._budget, self._note = world, settings, seconds, note
+        self._world, self._settings, self._seconds, self._note = world, settings, seconds, note
         self._begin = time.perf_counter()
         self._load_meter = LoadMeter(world.machine) if world.local_rank == 0 else None
         self._learner = build_learner(settings, corpus, world, SilentGradients)
@@ -145,9 +145,9 @@ class Rehearsal:
         beat("rehearsing whole steps")
         self._exchange_gradients()
         first = self._slowest_seconds(self._make_steps(1))
-        if first > self._budget:
+        if first > self._seconds:
             return [first]
-        num_steps = int((self._budget - self._elapsed()) / first)
+        num_steps = int((self._seconds - self._elapsed()) / first)
         return self._mean_seconds(self._make_steps(max(1, min(BRIEF_STEPS, num_steps))))
 
     def _report(self) -> None:
@@ -158,9 +158,9 @@ class Rehearsal:
         """Collective: makes steps without exchanging gradients."""
         beat("rehearsing steps without exchange")
         seconds = self._slowest_seconds(self._make_steps(1))
-        if seconds < _WARM_UP_SHARE * self._budget:  # the first step is slow, but there may be no time for another
+        if seconds < _WARM_UP_SHARE * self._seconds:  # the first step is slow, but there may be no time for another
             seconds = self._slowest_seconds(self._make_steps(1))
-        num_steps = int((ALONE_SHARE * self._budget - self._elapsed()) / seconds)
+        num_steps = int((ALONE_SHARE * self._seconds - self._elapsed()) / seconds)
         steps = self._make_steps(max(1, min(MOST_STEPS, num_steps)))
         parts = self._parts(steps)
         measured = self.measured
@@ -170,7 +170,7 @@ class Rehearsal:
         # Must be the same on every rank, because the number of whole steps follows from it.
         readiness = self._world.sum_numbers(_mean_readiness(steps))
         measured.bucket_ready = [each / self._world.size for each in readiness]
-        if self._elapsed() + 2 * _QUARTERS_MEASURED * seconds < self._budget / 2:
+        if self._elapsed() + 2 * _QUARTERS_MEASURED * seconds < self._seconds / 2:
             self._measure_fixed_share()
 
     def _measure_fixed_share(self) -> None:
@@ -198,11 +198,11 @@ class Rehearsal:
     def _exchange_alone(self) -> None:
         """Collective: times all-reduces of rising size, over all ranks and inside one machine."""
         gradient_bytes = self.measured.gradient_bytes
-        sweep = measure_all_reduce(self._world, sweep_sizes(gradient_bytes), SWEEP_SHARE * self._budget)
+        sweep = measure_all_reduce(self._world, sweep_sizes(gradient_bytes), SWEEP_SHARE * self._seconds)
         self.measured.all_reduce = [Transfer(*each) for each in sweep]
         if self._world.num_machines > 1:
             inside = measure_inside(
-                self._world, sweep_sizes(min(gradient_bytes, _INSIDE_BYTES)), INSIDE_SHARE * self._budget
+                self._world, sweep_sizes(min(gradient_bytes, _INSIDE_BYTES)), INSIDE_SHARE * self._seconds
             )
             numbers = [float(number) for transfer in inside for number in transfer]
             [count] = self._world.largest_numbers([float(len(numbers))])
@@ -218,7 +218,7 @@ class Rehearsal:
         sizes = [each.num_bytes for each in measured.all_reduce if each.seconds <= compute_seconds]
         num_bytes = sizes[-1] if sizes else measured.all_reduce[0].num_bytes
         alone_seconds = transfer_seconds(measured.all_reduce, num_bytes)
-        if self._elapsed() + 3 * (compute_seconds + alone_seconds) > self._budget:
+        if self._elapsed() + 3 * (compute_seconds + alone_seconds) > self._seconds:
             return
         exchange = BackgroundAllReduce(self._world, num_bytes)
         rounds = [self._one_exchange_while_computing(exchange) for _ in range(2)]
@@ -241,7 +241,7 @@ class Rehearsal:
     def _make_whole_steps(self) -> None:
         """Collective: makes as many complete steps as there is time for, possibly none."""
         expected = assemble_step(self.measured).seconds
-        num_steps = min(MOST_STEPS, int((self._budget - self._elapsed()) / expected))
+        num_steps = min(MOST_STEPS, int((self._seconds - self._elapsed()) / expected))
         if num_steps < 1:
             return
         beat("rehearsing whole steps")
