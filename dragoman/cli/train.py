@@ -79,7 +79,7 @@ def train(
     target: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Its translation, line by line.")] = None,
     languages: Annotated[
         str | None,
-        typer.Option(metavar="EN-DE", help="With --source: source and target language. Default: detected."),
+        typer.Option(metavar="FROM-TO", help="With --source: both languages, e.g. en-de. Default: detected."),
     ] = None,
     overrides: Overrides = None,
     workers: Workers = None,

@@ -178,7 +178,7 @@ def is_mostly_without_spaces(text: str) -> bool:
 
 
 def length_in_letters(text: str) -> int:
-    """Number of letters, where a Chinese, Japanese or Korean character counts as three: it says about as much."""
+    """Number of characters, where a Chinese, Japanese or Korean one counts as three: it says about as much."""
     return len(text) + 2 * len(_SYLLABIC.findall(text))
 
 
@@ -209,7 +209,16 @@ _RELATIVES = (
 )
 
 
-_NAMES: dict[str, str] = {code: name.replace("_", " ").title() for name, code in reversed(pycld2.LANGUAGES)}
+_NAMES: dict[str, str] = {code: name.replace("_", " ").title() for name, code in reversed(pycld2.LANGUAGES)} | {
+    "lo": "Lao",
+    "luo": "Luo",
+    "nn": "Norwegian Nynorsk",
+    "ss": "Swati",
+    "tlh": "Klingon",
+    "war": "Waray",
+    "zh-Hant": "Chinese (traditional)",
+}
+"""English names by CLD2's codes; its own names of some languages are wrong or hard to read."""
 
 
 def language_name(code: str) -> str:

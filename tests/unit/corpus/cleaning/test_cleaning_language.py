@@ -14,6 +14,7 @@ from dragoman.corpus.cleaning.language import (
     is_known_language,
     is_latin_1,
     is_mostly_without_spaces,
+    language_name,
     length_in_letters,
     main_script,
     scripts_of,
@@ -106,6 +107,14 @@ def test_all_letters_of_latin_1_count_as_latin():
 )
 def test_scripts_without_spaces(text, expected):
     assert is_mostly_without_spaces(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [("de", "German"), ("he", "Hebrew"), ("zh", "Chinese"), ("zh-Hant", "Chinese (traditional)"), ("xyz", "xyz")],
+)
+def test_languages_have_english_names(code: str, name: str):
+    assert language_name(code) == name
 
 
 def test_a_chinese_character_counts_as_three_letters():
