@@ -25,7 +25,7 @@ from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHo
 from dragoman.launch.hosts import LaunchPlan
 from dragoman.launch.terminal import print_message
 from dragoman.launch.worker_count import threads_per_worker
-from dragoman.run.budget import SpentRecord, read_spent
+from dragoman.run.budget import MeasuredSeconds, SpentRecord, read_spent
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
 from dragoman.run.processes import CONSOLE_VARIABLE
@@ -35,7 +35,8 @@ from dragoman.run.units import format_duration
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LONGEST_PAUSE_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-"""Time between two looks for a stop request, and between two updates of the step in status.json."""
+"""Time between two looks for a stop request, between two updates of the step in status.json, and, while no worker runs,
+between two writes of spent.json."""
 SIGNAL = "signal"
 """Reason of an end that a signal asked for."""
 HOST_BACK = "host_back"
@@ -103,7 +104,7 @@ class _Supervisor:
         cause: str | None = None
         while True:
             if self._is_budget_too_small():
-                return self._plan.budget.reason
+                return self._end_by_budget()
             outcome = self._attempt(hosts, cause)
             if self._must_stop:
                 return self._on_stop(outcome)
@@ -111,26 +112,43 @@ class _Supervisor:
                 return outcome.reason
             cause = self._prepare_restart(outcome)
             if (called := self._call_again()) is None:
+                if not self._must_stop:
+                    return self._end_by_budget()
                 clear_stop_request(self._plan.run)
                 return SIGNAL
             hosts = called
 
     def _is_budget_too_small(self) -> bool:
         """Whether starting the workers, one step and the end of the run would exceed the budget, by earlier starts."""
-        budget, record = self._plan.budget, read_spent(self._plan.run)
-        if record is None or not (self._plan.is_resumed or record.launch == self._name):
-            return False
+        budget = self._plan.budget
+        if self._earlier_record() is None:
+            return False  # even the smallest budget brings one step, which shows what a step takes
+        spent = self._spent()
+        return spent.seconds + spent.measured.to_start_and_end(budget) >= budget.seconds
+
+    def _earlier_record(self) -> SpentRecord | None:
+        """Returns what the run had taken when it was written last; a new run in an old folder has taken nothing."""
+        record = read_spent(self._plan.run)
+        is_of_this_run = record is not None and (self._plan.is_resumed or record.launch == self._name)
+        return record if is_of_this_run else None
+
+    def _spent(self) -> SpentRecord:
+        """Returns what the run has taken by now."""
         launch_seconds = time.monotonic() - self._begin
-        spent = record.seconds_before(self._name) + launch_seconds
-        if spent + record.measured.to_start_and_end(budget) < budget.seconds:
-            return False
-        SpentRecord(spent, self._name, launch_seconds, record.measured).write(self._plan.run)
+        record = self._earlier_record()
+        before, measured = (record.seconds_before(self._name), record.measured) if record else (0.0, MeasuredSeconds())
+        return SpentRecord(before + launch_seconds, self._name, launch_seconds, measured)
+
+    def _end_by_budget(self) -> str:
+        """Reports that the budget does not allow another attempt; returns the reason."""
+        budget, spent = self._plan.budget, self._spent()
+        spent.write(self._plan.run)
         self._say(
-            f"{budget.setting} is used up: {format_duration(spent)} of {format_duration(budget.seconds)} are spent, "
-            "and the rest is too short to start the workers. Everything saved is kept. Continue with: "
-            f"{resume_command(self._plan.run.path, planned_training(self._plan.run), spent)}"
+            f"{budget.setting} is used up: {format_duration(spent.seconds)} of {format_duration(budget.seconds)} are "
+            "spent, and the rest is too short to start the workers. Everything saved is kept. Continue with: "
+            f"{resume_command(self._plan.run.path, planned_training(self._plan.run), spent.seconds)}"
         )
-        return True
+        return budget.reason
 
     def _attempt(self, hosts: Sequence[ReadyHost], cause: str | None) -> Outcome:
         try:
@@ -219,9 +237,9 @@ class _Supervisor:
         return hosts
 
     def _call_again(self) -> list[ReadyHost] | None:
-        """Returns the hosts that are up as soon as there are enough; None if the run must stop before that."""
+        """Returns the hosts that are up as soon as there are enough; None if the run must end before that."""
         placement = self._plan.placement
-        while not self._must_stop:
+        while not (self._must_stop or self._is_budget_too_small()):
             self._lost.take_back()
             hosts, problems = self._connections.call([host for host in placement.hosts if host not in self._lost])
             for host, problem in problems.items():
@@ -232,13 +250,22 @@ class _Supervisor:
             message = f"Waiting for hosts: {len(hosts)} of at least {placement.min_hosts} are up."
             self._status.update(state="waiting", message=message, hosts=self._host_states(hosts))
             self._say(message)
-            while not (self._must_stop or self._lost.is_any_back):
-                time.sleep(0.1)
+            self._wait_until(lambda: self._lost.is_any_back)
         return None
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._must_stop:
+        self._wait_until(lambda: time.monotonic() >= end)
+
+    def _wait_until(self, is_over: Callable[[], bool]) -> None:
+        """Waits also no longer than the run may; keeps spent.json up to date, because no worker does it now."""
+        last_write = 0.0
+        while not (is_over() or self._must_stop):
+            if time.monotonic() - last_write > LOOK_SECONDS:
+                self._spent().write(self._plan.run)
+                last_write = time.monotonic()
+                if self._is_budget_too_small():
+                    return
             time.sleep(0.1)
 
     def _announce(self, hosts: Sequence[ReadyHost]) -> None:

@@ -19,7 +19,7 @@ from dragoman.launch import host_connections, supervision
 from dragoman.launch.connection import Connection
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.launch.supervision import supervise
-from dragoman.run.budget import Budget, MeasuredSeconds, SpentRecord
+from dragoman.run.budget import Budget, MeasuredSeconds, SpentRecord, read_spent
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
@@ -151,6 +151,51 @@ def test_workers_are_not_started_if_the_budget_is_too_small_for_a_start(supervis
     assert [message.partition(":")[0] for message in supervised.said] == ["training.max_hours is used up"] * (
         reason == "time"
     )
+
+
+class JumpingTime:
+    """The real time until it is told to jump; then every sleep takes two seconds."""
+
+    def __init__(self) -> None:
+        self.is_jumping = False
+        self.num_sleeps = 0
+        self.time = time.time
+
+    def monotonic(self) -> float:
+        return time.monotonic() + 2.0 * self.num_sleeps
+
+    def sleep(self, _seconds: float) -> None:
+        self.num_sleeps += self.is_jumping
+        time.sleep(0.001)
+
+
+def test_waiting_for_hosts_ends_with_the_budget_and_is_counted_meanwhile(supervised, monkeypatch):
+    """No worker runs then, so the launcher itself writes what is spent."""
+    call, clock = host_connections.HostConnections.call, JumpingTime()
+
+    def lose_after_the_first_attempt(connections: Any, hosts: Any) -> Any:
+        if not supervised.environments(0):
+            return call(connections, hosts)
+        clock.is_jumping = True
+        return [], dict.fromkeys(hosts, "It is lost.")
+
+    write, written = SpentRecord.write, []
+
+    def note(record: SpentRecord, run: RunFolder) -> None:
+        written.append(record.seconds)
+        write(record, run)
+
+    monkeypatch.setattr(host_connections.HostConnections, "call", lose_after_the_first_attempt)
+    monkeypatch.setattr(SpentRecord, "write", note)
+    monkeypatch.setattr(supervision, "time", clock)
+    changes = {"budget": Budget(200.0, "cost")}
+    assert supervised.supervise(rank0=[["step 3", "signal SIGKILL"]], changes=changes) == "cost"
+    assert len(written) > 3
+    assert written == sorted(written)
+    # A tenth of the budget is kept for an evaluation that was never measured, and a second for the end.
+    assert 179.0 <= read_spent(supervised.run).seconds < 200.0
+    assert "Waiting for hosts: 0 of at least 1 are up." in supervised.said
+    assert supervised.said[-1].startswith("training.max_cost is used up: ")
 
 
 def test_a_stop_request_reaches_the_workers_and_is_then_removed(supervised):
