@@ -50,8 +50,9 @@ def _raise_budgets(training: Mapping[str, Any], seconds: float) -> list[str]:
     prices = {"max_hours": 1.0} | ({"max_cost": price} if price else {})
     hours = {name: training[name] / price for name, price in prices.items() if training.get(name)}
     first = min(hours.values(), default=0.0)
-    wanted = max(2 * first, seconds / 3600 + _LEAST_HOURS)
-    soon = [name for name in hours if hours[name] <= _SOON * first]
+    least = seconds / 3600 + _LEAST_HOURS
+    wanted = max(2 * first, least)
+    soon = [name for name in hours if hours[name] <= max(_SOON * first, least)]
     return [f"--set training.{name}={_round_up(wanted * prices[name])}" for name in soon]
 
 

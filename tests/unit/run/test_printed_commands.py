@@ -46,6 +46,7 @@ def test_a_program_below_a_folder_with_blanks_is_quoted(tmp_path, monkeypatch):
         ({"max_cost": 10.0, "price_per_hour": 4.0}, 2.5, "max_cost=20"),
         ({"max_hours": 4, "max_cost": 10.0, "price_per_hour": 4.0}, 2.5, "max_cost=20"),
         ({"max_hours": 2, "max_cost": 6.2, "price_per_hour": 3.0}, 2.1, "max_hours=4 max_cost=12"),
+        ({"max_hours": 0.01, "max_cost": 0.5, "price_per_hour": 1.0}, 1.0, "max_hours=1.1 max_cost=1.1"),
     ],
 )
 def test_a_run_that_a_budget_ended_continues_with_a_larger_one(training, hours, changes):
