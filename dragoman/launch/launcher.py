@@ -78,12 +78,12 @@ def launch_run(run: RunFolder, placement: Placement, is_resumed: bool = False) -
     """Trains, with a status that everybody who sees the folder can read; False if the run was stopped early."""
     settings = load_settings(run.config)
     placement, choice = place_on_cores(placement, settings)
-    if choice:
-        _say(run, choice)
     initial = RunStatus.starting(settings.training.max_steps, placement.num_workers)
     with lock_run(run), StatusFile(run, initial) as status:
         plan = LaunchPlan.from_settings(run, settings, placement, WORKER_MODULE, kept_bytes(settings), is_resumed)
         try:
+            if choice:
+                _say(run, choice)
             reason = supervise(plan, status, lambda text: _say(run, text))
         except UserError as error:
             _log(run, str(error))

@@ -121,3 +121,10 @@ def test_disk_is_needed_for_all_checkpoints_that_exist_at_one_time(config, prepa
     settings = load_settings(config, ["checkpoints.keep_last=2", "checkpoints.keep_best=3"])
     shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     assert kept_bytes(settings) == 6 * 12 * count_parameters(shape)
+
+
+def test_a_launcher_that_finds_the_run_in_use_writes_nothing_to_its_log(run):
+    log = run.log.read_text(encoding="utf-8") if run.log.exists() else None
+    with lock_run(run), pytest.raises(UserError, match="is being trained by another process"):
+        launch_run(run, Placement.on_this_machine(None))
+    assert (run.log.read_text(encoding="utf-8") if run.log.exists() else None) == log
