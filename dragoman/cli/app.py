@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 
 
+_INTERRUPTED = 130
+"""Typer's exit code for a KeyboardInterrupt."""
 _MEMORY_WORDS = ("allocate memory", "out of memory", "map segment")
 
 
@@ -76,7 +78,10 @@ def main() -> None:
             flush_output()
         warn(_describe(error))
         sys.exit(getattr(error, "exit_code", 1))
-    sys.exit(1 if code == 130 else code or 0)  # 130 is Typer's code for Ctrl-C
+    if code == _INTERRUPTED:
+        warn("dragoman: Stopped by Ctrl-C or a signal.")
+        sys.exit(1)
+    sys.exit(code or 0)
 
 
 def _require_current_folder() -> None:

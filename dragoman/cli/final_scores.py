@@ -8,10 +8,12 @@ from dragoman.cli.output import warn
 from dragoman.run.commands import command_for
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.interruption import signals_as_keyboard_interrupt
 
 Scores = TypeVar("Scores")
 
 
+@signals_as_keyboard_interrupt()
 def try_to_score(run: RunFolder, score: Callable[[], Scores]) -> Scores | None:
     """Returns the scores of a trained run; None where a fault prevents them, after saying how to try again."""
     try:

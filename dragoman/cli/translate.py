@@ -8,6 +8,7 @@ import typer
 
 from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, print_json, say, warn
+from dragoman.run.interruption import signals_as_keyboard_interrupt
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, e.g. runs/demo.")]
 Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step number.")]
@@ -33,6 +34,7 @@ def add_translate_commands(app: typer.Typer) -> None:
     add_command(app, presets, "dragoman presets", "dragoman presets --json")
 
 
+@signals_as_keyboard_interrupt()
 def evaluate(
     run: RunArgument,
     source: Annotated[
@@ -75,6 +77,7 @@ def evaluate(
         say(result.summary())
 
 
+@signals_as_keyboard_interrupt()
 def translate(
     run: RunArgument,
     file: Annotated[

@@ -48,6 +48,16 @@ def test_prepare_uses_its_worker_processes(tmp_path: Path):
     assert f"Written to {tmp_path / 'out'}" in output
 
 
+def test_translating_ends_at_a_signal(trained_run: Path):
+    """Process 1 ignores all signals that it does not handle."""
+    with started(dragoman_command("translate", trained_run), stdin=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("Translating with")
+        (command,) = psutil.Process(process.pid).children()
+        command.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_training_survives_a_killed_worker_and_stops_on_request(config: Path, tmp_path: Path):
