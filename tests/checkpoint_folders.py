@@ -8,7 +8,7 @@ from dragoman.run.checkpoints import MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, 
 from dragoman.run.folder import RunFolder
 
 
-def make_checkpoint(run: RunFolder, step: int, format_version: int = 2, **evaluation: float) -> Path:
+def make_checkpoint(run: RunFolder, step: int, format_version: int = 2, **evaluation: float | str) -> Path:
     """Writes a complete checkpoint, evaluated if any figure is given; replaces an older one of the step."""
     folder = run.checkpoint(step)
     folder.mkdir(parents=True, exist_ok=True)

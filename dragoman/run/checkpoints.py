@@ -1,7 +1,7 @@
 """Checkpoints as files: which are complete, which is the best, which one a name means. Needs no torch."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +21,8 @@ STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
 TRANSLATOR_FILES = (MODEL_FILE, STATE_FILE)
 RESUME_FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
+SavedEvaluation = dict[str, Any]
+"""The figures in state.json by which checkpoints are ranked, and the tokenizer that cut text into words for BLEU."""
 _METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss"}
 
 
@@ -121,26 +123,32 @@ class Rank(NamedTuple):
     """The later of two equals is better."""
 
 
-def rank_evaluation(step: int, evaluation: Mapping[str, Any], best_by: "Metric") -> Rank:
-    """Ranks the evaluation of a step by a metric, then by loss, then by step."""
+def rank_evaluation(step: int, evaluation: SavedEvaluation, best_by: "Metric", tokenizer: object = None) -> Rank:
+    """Ranks the evaluation of a step by a metric, then by loss, then by step.
+
+    BLEU of another tokenizer counts as last, because it cannot be compared. Earlier programs did not save the tokenizer.
+    """
     sign = 1.0 if best_by == "loss" else -1.0
-    return Rank(_or_last(evaluation.get(best_by), sign), _or_last(evaluation.get("loss"), 1.0), -step)
+    is_comparable = best_by != "bleu" or tokenizer is None or evaluation.get("tokenizer") in (None, tokenizer)
+    figure = evaluation.get(best_by) if is_comparable else None
+    return Rank(_or_last(figure, sign), _or_last(evaluation.get("loss"), 1.0), -step)
 
 
 def _or_last(figure: Any, sign: float) -> float:
     return sign * figure if isinstance(figure, int | float) and math.isfinite(figure) else math.inf
 
 
-def read_rank(run: RunFolder, step: int, best_by: "Metric") -> Rank | None:
-    """Ranks a checkpoint by the evaluation in its state.json; None if it was not evaluated or cannot be read."""
-    evaluation = _read_from_state(run.checkpoint(step), "evaluation")
-    return rank_evaluation(step, evaluation, best_by) if isinstance(evaluation, dict) else None
+def read_evaluations(run: RunFolder, steps: Iterable[int]) -> dict[int, SavedEvaluation]:
+    """Reads the evaluations in state.json; steps that were not evaluated or cannot be read are left out."""
+    found = {step: _read_from_state(run.checkpoint(step), "evaluation") for step in steps}
+    return {step: evaluation for step, evaluation in found.items() if isinstance(evaluation, dict)}
 
 
 def rank_steps(run: RunFolder, steps: Iterable[int], best_by: "Metric") -> list[int]:
-    """Returns the steps that were evaluated, the best first."""
-    ranks = {step: read_rank(run, step, best_by) for step in steps}
-    return [step for _, step in sorted((rank, step) for step, rank in ranks.items() if rank is not None)]
+    """Returns the steps that were evaluated, the best first; the newest of them tells which tokenizer counts."""
+    evaluations = read_evaluations(run, steps)
+    tokenizer = evaluations[max(evaluations)].get("tokenizer") if evaluations else None
+    return sorted(evaluations, key=lambda step: rank_evaluation(step, evaluations[step], best_by, tokenizer))
 
 
 # Names

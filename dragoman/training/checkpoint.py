@@ -20,6 +20,7 @@ from dragoman.run.checkpoints import (
     MODEL_FILE,
     OPTIMIZER_FILE,
     STATE_FILE,
+    SavedEvaluation,
     require_same_data,
 )
 from dragoman.run.errors import UserError
@@ -40,8 +41,8 @@ class TrainingState:
     training_seconds: float
     model: ModelShape
     data_fingerprint: str
-    evaluation: dict[str, float] | None = None
-    """`loss`, `bleu` and `chrf`, if this step was evaluated; earlier programs saved no `chrf`."""
+    evaluation: SavedEvaluation | None = None
+    """`loss`, `bleu`, `chrf` and `tokenizer`, if this step was evaluated; earlier programs saved fewer."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of state.json."""

@@ -9,21 +9,20 @@ from pathlib import Path
 from dragoman.run.checkpoints import (
     STATE_FILE,
     TRANSLATOR_FILES,
+    SavedEvaluation,
     check_sizes,
     copied_step,
     is_copied_link,
     is_state_readable,
     rank_evaluation,
     rank_steps,
-    read_rank,
+    read_evaluations,
     verify_checkpoint,
 )
 from dragoman.run.config import CheckpointSettings, Metric
 from dragoman.run.errors import UserError
 from dragoman.run.files import replace_link
 from dragoman.run.folder import RunFolder
-
-Evaluation = dict[str, float]
 
 
 class KeptCheckpoints:
@@ -39,18 +38,20 @@ class KeptCheckpoints:
         self._problems: list[str] = []
 
     def is_among_best(
-        self, step: int, evaluation: Evaluation, being_saved: tuple[int, Evaluation] | None = None
+        self, step: int, evaluation: SavedEvaluation, being_saved: tuple[int, SavedEvaluation] | None = None
     ) -> bool:
         """Whether a step with this evaluation would be among the best, counting one that is still being written.
 
         An older checkpoint of this step will be replaced, and later ones are left from before the run went back.
         """
-        own = rank_evaluation(step, evaluation, self._best_by)
         earlier = [other for other in self._run.checkpoint_steps() if other < step and self._is_complete(other)]
-        ranks = {other: read_rank(self._run, other, self._best_by) for other in earlier}
+        evaluations = read_evaluations(self._run, earlier)
         if being_saved is not None and being_saved[0] < step:
-            ranks[being_saved[0]] = rank_evaluation(*being_saved, self._best_by)
-        return sum(rank is not None and rank < own for rank in ranks.values()) < self._keep.keep_best
+            evaluations[being_saved[0]] = being_saved[1]
+        tokenizer = evaluation.get("tokenizer")
+        ranks = [rank_evaluation(other, each, self._best_by, tokenizer) for other, each in evaluations.items()]
+        own = rank_evaluation(step, evaluation, self._best_by, tokenizer)
+        return sum(rank < own for rank in ranks) < self._keep.keep_best
 
     def add(self, step: int) -> list[str]:
         """Moves the links to what is kept now that this step was written, and removes the rest; returns new damage.

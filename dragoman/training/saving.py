@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
+from dragoman.run.checkpoints import SavedEvaluation
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
@@ -159,7 +160,7 @@ class CheckpointSaver:
         """Saves the last state of a run, with several attempts."""
         self.save_now(state, learner, _NUM_FINAL_ATTEMPTS)
 
-    def is_among_best(self, step: int, evaluation: dict[str, float]) -> bool:
+    def is_among_best(self, step: int, evaluation: SavedEvaluation) -> bool:
         """Whether a checkpoint with this evaluation would be among the best."""
         saved = self._being_saved
         rival = (saved.step, saved.evaluation) if saved is not None and saved.evaluation is not None else None

@@ -17,6 +17,7 @@ from dragoman.model.teacher_forcing import evaluating, teacher_forced_prediction
 from dragoman.monitoring.interval import TrainMeters, read_parts
 from dragoman.monitoring.pace import FinishedStep
 from dragoman.monitoring.watcher import PredictionSample, Watcher
+from dragoman.run.checkpoints import SavedEvaluation
 from dragoman.run.commands import command_for, resume_command
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
@@ -74,7 +75,7 @@ class Trainer:
         self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
         self._meters = TrainMeters()
-        self._evaluation: dict[str, float] | None = None
+        self._evaluation: SavedEvaluation | None = None
         self._is_resumed = state is not None
         self._is_evaluation_missing = state is not None and self._lacks_evaluation(state)
         self._is_saver = resume.is_saver
@@ -277,7 +278,7 @@ class Trainer:
         self._stop.timer.add_evaluation(evaluation.seconds)
         if is_saved:
             self._saver.mark_outdated()
-        self._evaluation = {"loss": evaluation.loss, "bleu": evaluation.bleu, "chrf": evaluation.chrf}
+        self._evaluation = {name: getattr(evaluation, name) for name in ("loss", "bleu", "chrf", "tokenizer")}
         self._watcher.evaluated(self.step, evaluation.figures())
         if self._world.is_first:
             self._save_translations(evaluation)

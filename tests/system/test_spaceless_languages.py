@@ -50,7 +50,7 @@ def test_a_model_for_a_language_without_spaces(dragoman: Run, tmp_path: Path, la
     link = (run / "checkpoints/best").readlink().name
     assert link == f"step-{best['step']:08d}"
     saved = json.loads((run / "checkpoints/best/state.json").read_text())["evaluation"]
-    assert saved == {name: best[name] for name in ("loss", "bleu", "chrf")}
+    assert saved == {name: best[name] for name in ("loss", "bleu", "chrf", "tokenizer")}
     assert f'tokenizer = "{tokenizer}"' in (run / "config.toml").read_text()
 
     figures = json.loads(dragoman("evaluate", run, "--json").stdout)

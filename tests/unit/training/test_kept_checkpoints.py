@@ -26,7 +26,7 @@ def keeping(run: RunFolder, best_by: Metric = "bleu", keep_last: int = 1, keep_b
     return KeptCheckpoints(run, CheckpointSettings(keep_last=keep_last, keep_best=keep_best), best_by)
 
 
-def save(kept: KeptCheckpoints, run: RunFolder, step: int, **evaluation: float) -> list[str]:
+def save(kept: KeptCheckpoints, run: RunFolder, step: int, **evaluation: float | str) -> list[str]:
     make_checkpoint(run, step, **evaluation)
     return kept.add(step)
 
@@ -97,6 +97,19 @@ def test_evaluations_of_earlier_programs_lack_chrf_and_rank_after_those_that_hav
     assert kept.is_among_best(30, {"loss": 3.0, "bleu": 1.0, "chrf": 1.0})
     save(kept, run, 30, loss=3.0, bleu=1.0, chrf=1.0)
     assert best_step(run) == 30
+
+
+@pytest.mark.parametrize(("best_by", "best"), [("bleu", 30), ("chrf", 10)])
+def test_bleu_of_another_tokenizer_is_not_compared(run, best_by, best):
+    """As after --resume --set evaluation.tokenizer=13a; an evaluation without a tokenizer counts as the same."""
+    kept = keeping(run, best_by, keep_last=5)
+    save(kept, run, 5, loss=3.0, bleu=6.0, chrf=20.0)
+    save(kept, run, 10, loss=2.0, bleu=60.0, chrf=50.0, tokenizer="char")
+    assert best_step(run) == 10
+    assert kept.is_among_best(20, {"loss": 1.0, "bleu": 7.0, "chrf": 60.0, "tokenizer": "13a"})
+    assert not kept.is_among_best(20, {"loss": 1.0, "bleu": 5.0, "chrf": 10.0, "tokenizer": "13a"})
+    save(kept, run, 30, loss=1.0, bleu=7.0, chrf=40.0, tokenizer="13a")
+    assert best_step(run) == best
 
 
 def test_checkpoints_that_were_not_evaluated_are_never_the_best(run):

@@ -84,6 +84,7 @@ def test_an_evaluation_made_up_for_after_a_resume_is_kept_with_its_step(stand, m
     weights = (stand.run.checkpoint(2) / "model.safetensors").read_bytes()
     assert stand.train(max_steps=3, evaluate_every=2) is StopReason.STEPS
     assert stand.evaluation(2)["loss"] > 0
+    assert stand.evaluation(2)["tokenizer"] == "13a"
     assert (stand.run.checkpoint(2) / "model.safetensors").read_bytes() == weights
 
 
