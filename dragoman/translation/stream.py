@@ -82,7 +82,8 @@ def _count_lines(path: Path) -> int | None:
     with suppress(UserError), open_input(path) as file:
         content = ContentReader(path, file, DEFAULT_MAX_EXPANSION, note_nothing)
         if not content.is_compressed:
-            return sum(len(lines.texts) for lines in LineReader(path, DEFAULT_MAX_EXPANSION, content=content).chunks())
+            reader = LineReader(path, DEFAULT_MAX_EXPANSION, content=iter(content))
+            return sum(len(lines.texts) for lines in reader.chunks())
     return None
 
 
