@@ -1,7 +1,7 @@
 """Environment variables that tell a worker who it is: those of torchrun, Open MPI and Slurm, and dragoman's own."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.run.processes import num_physical_cores
@@ -93,7 +93,14 @@ def _slurm_rank(environment: Mapping[str, str]) -> RankInfo | None:
 
 def threads_of_this_worker(num_sharing_cores: int) -> int:
     """Returns the number set in the environment, otherwise an equal share of the cores this process may use."""
-    for variable in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        if (value := os.environ.get(variable, "")).isdecimal():
-            return max(1, int(value))
-    return max(1, num_physical_cores() // num_sharing_cores)
+    return threads_per_worker(num_physical_cores(), num_sharing_cores, ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"))
+
+
+def threads_per_worker(num_cores: int, num_workers: int, variables: Sequence[str] = ("OMP_NUM_THREADS",)) -> int:
+    """Returns the number in the first variable that holds one, otherwise divides the cores among the workers.
+
+    More threads than cores would slow each other down.
+    """
+    values = [os.environ.get(variable, "") for variable in variables]
+    chosen = next((int(value) for value in values if value.isdecimal()), num_cores // num_workers)
+    return max(1, chosen)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from dragoman.cluster.environment import threads_per_worker
 from dragoman.cluster.failure import Failure, describe_failure, first_cause
 from dragoman.cluster.heartbeat import STARTING, Beat
 from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host, LaunchPlan
-from dragoman.launch.worker_count import threads_per_worker
 from dragoman.run.files import write_text
 from dragoman.run.processes import CONSOLE_VARIABLE, waiting_variables
 

@@ -18,13 +18,13 @@ from dragoman.cluster.environment import (
     LAUNCH_SECONDS_VARIABLE,
     LAUNCH_VARIABLE,
     RESUMED_VARIABLE,
+    threads_per_worker,
 )
 from dragoman.launch.attempt import Attempt, Order, Outcome
 from dragoman.launch.connection import HostError
 from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost, require_enough_virtual_workers
 from dragoman.launch.hosts import LaunchPlan
 from dragoman.launch.terminal import print_message
-from dragoman.launch.worker_count import threads_per_worker
 from dragoman.run.budget import MeasuredSeconds, SpentRecord, read_spent
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
@@ -112,10 +112,7 @@ class _Supervisor:
                 return outcome.reason
             cause = self._prepare_restart(outcome)
             if (called := self._call_again()) is None:
-                if not self._must_stop:
-                    return self._end_by_budget()
-                clear_stop_request(self._plan.run)
-                return SIGNAL
+                return self._end_without_workers()
             hosts = called
 
     def _is_budget_too_small(self) -> bool:
@@ -138,6 +135,13 @@ class _Supervisor:
         record = self._earlier_record()
         before, measured = (record.seconds_before(self._name), record.measured) if record else (0.0, MeasuredSeconds())
         return SpentRecord(before + launch_seconds, self._name, launch_seconds, measured)
+
+    def _end_without_workers(self) -> str:
+        """Ends a run that was asked to stop, or whose budget was used up, while no worker ran."""
+        if not self._must_stop:
+            return self._end_by_budget()
+        clear_stop_request(self._plan.run)
+        return SIGNAL
 
     def _end_by_budget(self) -> str:
         """Reports that the budget does not allow another attempt; returns the reason."""

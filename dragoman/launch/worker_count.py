@@ -1,8 +1,8 @@
 """Chooses how many workers train on this machine where nobody has said it. Does not import torch."""
 
-import os
 from dataclasses import dataclass, replace
 
+from dragoman.cluster.environment import threads_per_worker
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.model.shape import ModelShape, activation_elements_per_token, count_parameters, resolve_shape
@@ -61,12 +61,6 @@ def choose_num_workers(settings: Settings, num_gpus: int, num_cores: int, free_b
         return WorkerChoice(num_workers, f"{workers} {threads}, because training.virtual_workers is {num_virtual}.")
     free, each = format_bytes(free_bytes), format_bytes(needed)
     return WorkerChoice(num_workers, f"{workers} {threads}: {free} of memory are free, and a worker may need {each}.")
-
-
-def threads_per_worker(num_cores: int, num_workers: int) -> int:
-    """Divides the cores among the workers: more threads than cores would slow each other down."""
-    chosen = os.environ.get("OMP_NUM_THREADS", "")
-    return int(chosen) if chosen.isdecimal() else max(1, num_cores // num_workers)
 
 
 def worker_bytes(settings: Settings) -> float:

@@ -40,11 +40,16 @@ class Budget:
     @classmethod
     def from_settings(cls, training: "TrainingSettings") -> Self:
         """Returns the smaller one of max_hours and max_cost."""
+        return cls.smaller(training.max_hours, training.max_cost, training.price_per_hour)
+
+    @classmethod
+    def smaller(cls, max_hours: float | None, max_cost: float | None, price_per_hour: float | None) -> Self:
+        """Returns the smaller one of two limits, each of which may be missing."""
         budgets = []
-        if training.max_cost is not None and training.price_per_hour is not None:
-            budgets.append(cls(training.max_cost / training.price_per_hour * 3600, "cost"))
-        if training.max_hours is not None:
-            budgets.append(cls(training.max_hours * 3600, "time"))
+        if max_cost is not None and price_per_hour:
+            budgets.append(cls(max_cost / price_per_hour * 3600, "cost"))
+        if max_hours is not None:
+            budgets.append(cls(max_hours * 3600, "time"))
         return min(budgets, key=lambda budget: budget.seconds, default=cls())
 
 

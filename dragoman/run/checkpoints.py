@@ -126,7 +126,7 @@ class Rank(NamedTuple):
 def rank_evaluation(step: int, evaluation: SavedEvaluation, best_by: "Metric", tokenizer: object = None) -> Rank:
     """Ranks the evaluation of a step by a metric, then by loss, then by step.
 
-    BLEU of another tokenizer counts as last, because it cannot be compared. Earlier programs did not save the tokenizer.
+    BLEU of another tokenizer counts as last, because it cannot be compared; earlier programs saved no tokenizer.
     """
     sign = 1.0 if best_by == "loss" else -1.0
     is_comparable = best_by != "bleu" or tokenizer is None or evaluation.get("tokenizer") in (None, tokenizer)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from math import floor
 from typing import Any
 
-from dragoman.run.budget import read_spent
+from dragoman.run.budget import Budget, read_spent
 from dragoman.run.checkpoints import MANIFEST_FILE
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError, describe_os_error
@@ -126,12 +126,8 @@ def _seconds_left(figures: dict[str, Any], spent_seconds: float, plan: dict[str,
     step, max_steps, seconds_per_step = (figures[key] for key in ("step", "max_steps", "seconds_per_step"))
     if step is None or max_steps is None or seconds_per_step is None:
         return None
-    budgets = [(max_steps - step) * seconds_per_step]
-    if "max_hours" in plan:
-        budgets.append(plan["max_hours"] * 3600 - spent_seconds)
-    if "max_cost" in plan and plan.get("price_per_hour"):
-        budgets.append(plan["max_cost"] / plan["price_per_hour"] * 3600 - spent_seconds)
-    seconds = max(0.0, min(budgets))
+    budget = Budget.smaller(plan.get("max_hours"), plan.get("max_cost"), plan.get("price_per_hour"))
+    seconds = max(0.0, min((max_steps - step) * seconds_per_step, budget.seconds - spent_seconds))
     return seconds if seconds <= LONGEST_SECONDS else None
 
 

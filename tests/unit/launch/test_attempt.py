@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.cluster.environment import threads_per_worker
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import Beat, WorkerEnd
 from dragoman.launch import attempt as attempt_module
@@ -26,7 +27,6 @@ from dragoman.launch.attempt import (
 from dragoman.launch.connection import WorkersEnd
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host
-from dragoman.launch.worker_count import threads_per_worker
 
 HANG_TIMEOUT, HOST_TIMEOUT = 10.0, 2.0
 LOST_PEER = "Worker 0 failed: RuntimeError: Connection closed by peer"
@@ -408,7 +408,15 @@ def test_nobody_hangs_before_every_host_has_sent_heartbeats(hosts, follow, tmp_p
 
 @pytest.mark.parametrize(
     ("num_cores", "num_workers", "variable", "threads"),
-    [(8, 2, None, 4), (8, 3, None, 2), (2, 4, None, 1), (8, 2, "1", 1), (8, 2, "16", 16), (8, 2, "auto", 4)],
+    [
+        (8, 2, None, 4),
+        (8, 3, None, 2),
+        (2, 4, None, 1),
+        (8, 2, "1", 1),
+        (8, 2, "16", 16),
+        (8, 2, "auto", 4),
+        (8, 2, "0", 1),
+    ],
 )
 def test_cores_are_divided_among_workers_unless_a_person_chose(monkeypatch, num_cores, num_workers, variable, threads):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
