@@ -216,9 +216,7 @@ def _watch_log_in_terminal(run: RunFolder, num_lines: int) -> "Observation":
             score = "" if figures["bleu"] is None else f"BLEU {figures['bleu']:.1f}"
             console.show_progress(
                 figures["step"] or 0,
-                ProgressFigures(
-                    figures["loss"], score, figures["target_tokens_per_second"], figures["seconds_left"]
-                ),
+                ProgressFigures(figures["loss"], score, figures["target_tokens_per_second"], figures["seconds_left"]),
             )
 
         return _follow_run(run, show)
