@@ -14,8 +14,9 @@ from dragoman.evaluation.final_evaluation import evaluate_run
 from dragoman.evaluation.scores import require_tokenizer
 from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.launch.launcher import launch_run, write_end_report
+from dragoman.model.shape import load_preset
 from dragoman.run.commands import command_for
-from dragoman.run.config import apply_overrides, build_settings
+from dragoman.run.config import apply_overrides, build_settings, load_settings
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores
@@ -52,21 +53,23 @@ def train_on_own_text(
         corpus = prepare_corpus(prepare_settings, run.prepared, say, show)
     if dropped := dropped_message(corpus.manifest.cleaning):
         say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
-    tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared.resolve())
+    tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared, apply_overrides({}, overrides))
     for reason in reasons:
         say(reason)
-    tables = apply_overrides(tables, overrides)
     settings = build_settings(tables, where="--set")
     write_text(run.chosen_config, describe_choices(tables, reasons))
     say(f"These settings, to copy and edit: {run.chosen_config}")
     create_run(run, settings, placement.num_workers)
-    if not launch_run(run, placement):
-        return {}
-    say(f"On the {corpus.manifest.splits['test'].num_pairs:,} held-out test pairs:")
+    return score_held_out(run, say) if launch_run(run, placement) else {}
+
+
+def score_held_out(run: RunFolder, say: Say) -> dict[str, Any]:
+    """Evaluates a trained run on the test lines that were held out of its own text; returns the scores."""
+    say("On the held-out test pairs:")
     result = try_to_score(run, lambda: evaluate_run(load_run(run.path, say=say), None, None, say))
     if result is not None:
         say(result.summary())
-        write_end_report(run, settings)  # again, now with the score of the test set
+        write_end_report(run, load_settings(run.config))  # again, now with the score of the test set
     say(f"Translate with: {command_for('translate', run.path)} FILE")
     return {"test": result.figures() if result else None}
 
@@ -74,7 +77,9 @@ def train_on_own_text(
 def _check_overrides(overrides: list[str], machine: Machine) -> None:
     """Reports a mistake in --set now, not after preparing."""
     tables, _ = choose_settings(CorpusSize(num_pairs=1, num_target_tokens=1), machine, Path())
-    require_tokenizer(build_settings(tables, overrides, where="--set").evaluation.tokenizer)
+    settings = build_settings(tables, overrides, where="--set")
+    load_preset(settings.model.preset)
+    require_tokenizer(settings.evaluation.tokenizer)
 
 
 def _with_languages(settings: PrepareSettings, say: Say) -> PrepareSettings:

@@ -206,7 +206,11 @@ def _train_from_here(
     from dragoman.launch.launcher import launch_run
 
     is_resumed = request.make_ready(run, placement.num_workers, placement.is_only_this_machine)
-    launch_run(run, placement, is_resumed)
+    is_trained = launch_run(run, placement, is_resumed)
+    if is_trained and run.chosen_config.exists():
+        from dragoman.cli.own_text import score_held_out
+
+        return score_held_out(run, tell)
     return {}
 
 

@@ -150,6 +150,10 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         content = read_json(path)
     except FileNotFoundError:
+        if not folder.exists():
+            raise UserError(
+                f"There is no folder {folder} with prepared data. If it was moved: --set data.prepared=FOLDER."
+            ) from None
         raise UserError(f"{folder} is not a prepared corpus: it has no {MANIFEST_NAME}.") from None
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {describe_os_error(problem)}.") from None

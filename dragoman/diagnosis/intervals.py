@@ -201,13 +201,14 @@ def _mean_load(host: str, loads: Sequence[tuple[MachineLoad, int]]) -> MachineLo
     weights = [num_steps for _, num_steps in loads]
     names = ("num_cores", "own_cores", "other_cores", "stolen_cores", "waiting_threads")
     means = {name: float(np.average([getattr(load, name) for load, _ in loads], weights=weights)) for name in names}
-    seen: dict[tuple[str, int], list[float]] = {}
+    seen: dict[int, list[ProgramLoad]] = {}
     for load, _ in loads:
         for program in load.programs:
-            seen.setdefault((program.name, program.pid), []).append(program.cores)
-    heaviest = sorted(seen.items(), key=lambda item: -sum(item[1]))[:_MAX_PROGRAMS]
+            seen.setdefault(program.pid, []).append(program)
+    heaviest = sorted(seen.values(), key=lambda found: -sum(each.cores for each in found))[:_MAX_PROGRAMS]
     # Programs are looked up only now and then, so most intervals name none: the mean is over those that do.
-    programs = [ProgramLoad(name=name, pid=pid, cores=fmean(cores)) for (name, pid), cores in heaviest]
+    means_of = [each[-1].model_copy(update={"cores": fmean(found.cores for found in each)}) for each in heaviest]
+    programs = sorted(means_of, key=lambda program: -program.cores)
     return MachineLoad(host=host, programs=programs, **means)
 
 

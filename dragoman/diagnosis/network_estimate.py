@@ -252,7 +252,7 @@ def _without_link(
 def _without_network(facts: RunFacts) -> NetworkEstimate:
     why = "The network was not the bottleneck: all ranks were on one machine, so no gradient crossed a network."
     compute = _compute_seconds(facts)
-    if compute is not None and compute[1] >= _EXPLAINED_SHARE * facts.seconds_per_step:
+    if compute is not None and compute[1] >= _EXPLAINED_SHARE * facts.seconds_per_step > 0:
         share = min(1.0, compute[1] / facts.seconds_per_step)
         verdict = Verdict("compute", share, 0.5, f"{why} Computing explains {share:.0%} of a step.")
     else:

@@ -48,11 +48,13 @@ def network_use(records: Sequence[TrainRecord]) -> NetworkUse:
         return NetworkUse()
     rate = fmean(rate for rate, _ in pairs)
     own = [needed for _, each in pairs if (needed := own_bytes_per_second(each)) is not None]
-    is_shared = bool(own) and rate > _FOREIGN_FACTOR * fmean(own) + _BACKGROUND_BYTES_PER_SECOND
+    interface = next((each.traffic.interface for _, each in pairs if each.traffic and each.traffic.interface), None)
+    # Between workers of one machine, more than the gradients goes over the loopback interface.
+    is_shared = bool(own) and interface != "lo" and rate > _FOREIGN_FACTOR * fmean(own) + _BACKGROUND_BYTES_PER_SECOND
     timed = [(rate, each.seconds_per_step) for rate, each in pairs if each.seconds_per_step is not None]
     found, p = (None, 1.0) if is_shared else correlate(timed)
     return NetworkUse(
-        interface=next((each.traffic.interface for _, each in pairs if each.traffic and each.traffic.interface), None),
+        interface=interface,
         bytes_per_second=rate,
         other_bytes_per_second=max(0.0, rate - fmean(own)) if is_shared else 0.0,
         correlation=found,

@@ -118,7 +118,7 @@ def _describe_cause(step: Step, measured: MeasuredIntervals, load: MachineLoad) 
         case "straggler":
             return _name_straggler(step, measured, share)
         case "other_programs":
-            return f"{describe_load(load)}. Without them, a step would take at least {share:.0%} less time."
+            return f"{describe_load(load)}. Without them, a step would take about {share:.0%} less time."
         case "overhead":
             overheads = step.costs.overheads
             worst = max(overheads, key=overheads.__getitem__)

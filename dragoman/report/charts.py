@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import logging
 import math
 import re
 import warnings
@@ -81,6 +82,7 @@ def draw_chart(chart: Chart) -> str:
     chart = thin_chart(chart)
     if not chart.series:
         return ""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notice about a home folder that cannot be written
     import matplotlib as mpl
 
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():

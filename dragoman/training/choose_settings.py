@@ -1,7 +1,9 @@
 """Chooses settings for a corpus by its size and by the machine, and explains each choice."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dragoman.corpus.prepared_corpus import PreparedCorpus
@@ -45,34 +47,44 @@ class Choice:
     reason: str
 
 
-def choose_settings(size: CorpusSize, machine: Machine, prepared: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns settings as tables of a TOML file, and one reason per choice."""
-    tables: dict[str, dict[str, Any]] = {"data": {"prepared": str(prepared)}}
-    choices = [_choose_model(size, machine)]
-    choices.append(_choose_batch(size, machine))
-    choices.append(_choose_steps(size, choices[-1].values["training"]["global_batch_tokens"]))
-    choices.append(_choose_schedule(choices[0].values["model"]["preset"], choices[-1].values["training"]["max_steps"]))
-    for choice in choices:
-        for section, values in choice.values.items():
-            tables.setdefault(section, {}).update(values)
+Tables = dict[str, dict[str, Any]]
+
+
+def choose_settings(
+    size: CorpusSize, machine: Machine, prepared: Path, asked: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> tuple[Tables, list[str]]:
+    """Returns settings as tables of a TOML file, and one reason per choice; what the user asked for comes first."""
+    model, training = asked.get("model", {}), asked.get("training", {})
+    choices = [_choose_model(size, machine, model)]
+    preset = choices[0].values["model"]["preset"]
+    choices.append(_choose_batch(size, machine, training))
+    choices.append(_choose_steps(size, choices[-1].values["training"]["global_batch_tokens"], training))
+    choices.append(_choose_schedule(preset, choices[-1].values["training"]["max_steps"], training))
+    tables: Tables = {"data": {"prepared": str(prepared)}}
+    for values in [*(choice.values for choice in choices), asked]:
+        for section, table in values.items():
+            tables.setdefault(section, {}).update(table)
     return tables, [choice.reason for choice in choices]
 
 
-def _choose_model(size: CorpusSize, machine: Machine) -> Choice:
+def _choose_model(size: CorpusSize, machine: Machine, asked: Mapping[str, Any]) -> Choice:
     preset = "tiny" if size.num_pairs < 5_000 else "small"
     if machine.num_gpus and size.num_pairs >= 100_000:
         preset = "transformer-base"
+    preset = asked.get("preset", preset)
     dropout = 0.3 if size.num_pairs < 20_000 else 0.2 if size.num_pairs < 200_000 else 0.1
+    dropout = asked.get("dropout", dropout)
     return Choice(
         {"model": {"preset": preset, "dropout": dropout}},
         f"Model {preset} with dropout {dropout}: {size.num_pairs:,} training pairs on {machine}.",
     )
 
 
-def _choose_batch(size: CorpusSize, machine: Machine) -> Choice:
+def _choose_batch(size: CorpusSize, machine: Machine, asked: Mapping[str, Any]) -> Choice:
     tokens = 2_048 if size.num_pairs < 5_000 else 4_096 if size.num_pairs < 100_000 else 8_192
     if machine.num_gpus and size.num_pairs >= 100_000:
         tokens = 32_768
+    tokens = asked.get("global_batch_tokens", tokens)
     virtual_workers = max(4, machine.num_gpus, machine.num_workers)
     return Choice(
         {"training": {"global_batch_tokens": tokens, "virtual_workers": virtual_workers}},
@@ -80,9 +92,9 @@ def _choose_batch(size: CorpusSize, machine: Machine) -> Choice:
     )
 
 
-def _choose_steps(size: CorpusSize, batch_tokens: int) -> Choice:
+def _choose_steps(size: CorpusSize, batch_tokens: int, asked: Mapping[str, Any]) -> Choice:
     epochs = 40 if size.num_pairs < 20_000 else 20 if size.num_pairs < 200_000 else 8
-    steps = min(100_000, max(300, epochs * size.num_target_tokens // batch_tokens))
+    steps = asked.get("max_steps", min(100_000, max(300, epochs * size.num_target_tokens // batch_tokens)))
     interval = max(50, steps // 10)
     return Choice(
         {
@@ -95,9 +107,9 @@ def _choose_steps(size: CorpusSize, batch_tokens: int) -> Choice:
     )
 
 
-def _choose_schedule(preset: str, steps: int) -> Choice:
-    rate = {"tiny": 3e-3, "small": 2e-3}.get(preset, 7e-4)
-    warmup = min(4_000, max(50, steps // 20))
+def _choose_schedule(preset: str, steps: int, asked: Mapping[str, Any]) -> Choice:
+    rate = asked.get("learning_rate", {"tiny": 3e-3, "small": 2e-3}.get(preset, 7e-4))
+    warmup = asked.get("warmup_steps", min(4_000, max(50, steps // 20), max(1, steps // 3)))
     return Choice(
         {"training": {"schedule": "cosine", "learning_rate": rate, "warmup_steps": warmup, "beta2": 0.98}},
         f"Learning rate {rate:g}, reached after {warmup:,} steps, then falling to 0 along a cosine by the last step.",

@@ -78,8 +78,9 @@ class CleaningAccount:
         dropped = sorted(((self._num_dropped(name), name) for name in self._found), reverse=True)
         reasons = ", ".join(f"{name} {number:,}" for number, name in dropped[:3] if number)
         return (
-            f"Cleaning dropped all {self.num_read:,} pairs ({reasons}). If the text is right, turn a filter "
-            f"off, e.g. --filter {dropped[0][1]}=off, or all with --cleaning none."
+            f"Cleaning dropped all {self.num_read:,} pairs ({reasons}). Check the files and their languages. If "
+            f"both are right, turn a filter of `dragoman prepare` off, e.g. --filter {dropped[0][1]}=off, or all with "
+            "--cleaning none."
         )
 
     def _num_dropped(self, name: str) -> int:

@@ -105,7 +105,7 @@ def prepare_corpus(
 
 def _reuse(out: Path, key: str, inputs: Sequence[Input], say: Say) -> PreparedCorpus:
     """Opens a finished preparation of the same text with the same settings; refuses anything else."""
-    advice = "Choose another --out, or remove it first."
+    advice = "Remove it first, or choose another folder."
     try:
         corpus = PreparedCorpus.open(out)
     except UserError as problem:

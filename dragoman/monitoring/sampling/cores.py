@@ -27,8 +27,9 @@ _SMALLEST_PROGRAM = 0.1
 """Cores; programs that use less are not named."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _NANOSECONDS = 1e9
-_PARENT, _USER_TIME, _SYSTEM_TIME = 1, 11, 12
+_PARENT, _FLAGS, _USER_TIME, _SYSTEM_TIME = 1, 6, 11, 12
 """Places of these figures in /proc/PID/stat, counted from behind the name."""
+_KERNEL_THREAD = 0x00200000
 _COUNTED = ("user", "nice", "system")
 """Activities of a core that belong to processes; interrupts may serve anybody."""
 
@@ -161,7 +162,9 @@ def heaviest_programs(
     loads = []
     for process in now:
         before = earlier.get(process.pid)
-        used = process.cpu_seconds - (before.cpu_seconds if before and before.name == process.name else 0.0)
+        # One that has used less than before is another process with the same id.
+        is_same = before is not None and before.cpu_seconds <= process.cpu_seconds
+        used = process.cpu_seconds - (before.cpu_seconds if before and is_same else 0.0)
         if used / seconds >= _SMALLEST_PROGRAM:
             loads.append(ProgramLoad(name=process.name, pid=process.pid, cores=round(used / seconds, 2)))
     return sorted(loads, key=lambda load: -load.cores)[:_MAX_PROGRAMS]
@@ -218,12 +221,14 @@ def _read_processes() -> Iterable[ProcessTime]:
 
 
 def _read_process(pid: int) -> ProcessTime | None:
-    """Reads one process; None if it has ended."""
+    """Reads one process; None if it has ended or is a thread of the kernel, which is no program."""
     try:
         content = _read_bytes(f"{PROCESSES}/{pid}/stat")
         # The name may hold blanks and brackets.
         name, _, rest = content.partition(b"(")[2].rpartition(b")")
         figures = rest.split()
+        if int(figures[_FLAGS]) & _KERNEL_THREAD:
+            return None
         ticks = int(figures[_USER_TIME]) + int(figures[_SYSTEM_TIME])
         return ProcessTime(pid, int(figures[_PARENT]), name.decode(errors="replace"), ticks / _TICKS_PER_SECOND)
     except (OSError, ValueError, IndexError):

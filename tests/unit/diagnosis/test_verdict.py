@@ -265,7 +265,7 @@ def test_other_programs_that_take_the_cores_are_the_bottleneck():
     assert verdict.share == pytest.approx(0.5)
     assert verdict.why == (
         "The run is slowed by other programs: other programs used 1.0 of 2 cores on host1 (python (process 123) 1.0). "
-        "Without them, a step would take at least 50% less time."
+        "Without them, a step would take about 50% less time."
     )
     assert verdict.other_load.startswith("other programs used 1.0 of 2 cores")
 

@@ -86,3 +86,12 @@ def test_settings_of_the_command_line_win():
     assert (chosen.training.max_steps, chosen.model.preset) == (77, "tiny")
     with pytest.raises(UsageError, match=r"did you mean 'training.max_steps'"):
         build_settings(tables, ["training.max_step=77"])
+
+
+def test_reasons_follow_what_the_user_asked_for():
+    asked = {"training": {"max_steps": 60}, "model": {"preset": "small"}}
+    tables, reasons = choose_settings(CorpusSize(1_000, 15_000), Machine(2, 0), Path("p"), asked)
+    assert tables["training"]["max_steps"] == 60
+    assert tables["training"]["warmup_steps"] == 20
+    assert any(reason.startswith("60 steps") for reason in reasons)
+    assert any(reason.startswith("Model small") for reason in reasons)
