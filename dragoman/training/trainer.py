@@ -365,7 +365,8 @@ class Trainer:
     def _closing_message(self, reason: StopReason) -> str:
         """Returns the last message of a run."""
         cost = "" if self._spent.cost is None else f", cost {self._spent.cost:.2f}"
-        spent = f"after {self.step:,} steps in {format_duration(self._spent.seconds)}{cost}"
+        steps = "1 step" if self.step == 1 else f"{self.step:,} steps"
+        spent = f"after {steps} in {format_duration(self._spent.seconds)}, all starts included{cost}"
         used_up = self._settings.training.model_dump() if reason in (StopReason.TIME, StopReason.COST) else None
         resume = f"Continue with: {resume_command(self._run.path, used_up, self._spent.seconds)}"
         match reason:
