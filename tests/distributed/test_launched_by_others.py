@@ -79,7 +79,8 @@ def test_workers_that_torchrun_starts_again_continue_the_run(
         workers = psutil.Process(launcher.pid).children()
         next(worker for worker in workers if environment_of(worker)["RANK"] == str(rank)).kill()
         assert launcher.wait(timeout=120) == 0, output.read_text(encoding="utf-8")
-    assert [record["workers"] for record in read_records(run, "restart")] == [2]
+    restarts = [(record["workers"], record["cause"]) for record in read_records(run, "restart")]
+    assert restarts == [(2, "torchrun started the processes again.")]
     assert train_losses(run) == train_losses(of_two_workers)
     assert learned_bytes(run, NUM_STEPS) == learned_bytes(of_two_workers, NUM_STEPS)
 
