@@ -198,9 +198,12 @@ def _lost_by_one_rank(step: Step, load: MachineLoad) -> float:
 
 
 def _mean_load(host: str, loads: Sequence[tuple[MachineLoad, int]]) -> MachineLoad:
-    weights = [num_steps for _, num_steps in loads]
-    names = ("num_cores", "own_cores", "other_cores", "stolen_cores", "waiting_threads")
-    means = {name: float(np.average([getattr(load, name) for load, _ in loads], weights=weights)) for name in names}
+    means = {}
+    for name in ("num_cores", "own_cores", "other_cores", "stolen_cores", "waiting_threads"):
+        known = [(value, num_steps) for load, num_steps in loads if (value := getattr(load, name)) is not None]
+        if known:
+            values, weights = zip(*known, strict=True)
+            means[name] = float(np.average(values, weights=weights))
     seen: dict[int, list[ProgramLoad]] = {}
     for load, _ in loads:
         for program in load.programs:

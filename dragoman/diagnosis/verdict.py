@@ -161,8 +161,7 @@ def _evidence(step: Step, measured: MeasuredIntervals, network: NetworkUse, load
             f"{num_slow:,} of {len(measured.intervals):,} intervals took far longer than the others and are left out."
         )
     if others := describe_load(load):
-        cost = f"that cost {step.lost_share:.0%} of the time" if step.lost_share >= 0.01 else "the run had cores enough"
-        messages.append(f"{others[0].upper()}{others[1:]}; {cost}.")
+        messages.append(f"{others[0].upper()}{others[1:]}; {_cost_of_others(step, load)}.")
     messages += describe_network_use(network)
     if len(step.work_by_rank) > 1:
         fastest, slowest = min(step.work_by_rank), max(step.work_by_rank)
@@ -172,6 +171,12 @@ def _evidence(step: Step, measured: MeasuredIntervals, network: NetworkUse, load
     elif measured.is_fixed_share_doubtful:
         messages.append("The fixed cost of a batch was measured while other programs were busy, so it does not count.")
     return messages
+
+
+def _cost_of_others(step: Step, load: MachineLoad) -> str:
+    if step.lost_share >= 0.01:
+        return f"that cost {step.lost_share:.0%} of the time"
+    return "whether that cost time is not known" if load.waiting_threads is None else "the run had cores enough"
 
 
 def _misleading_signs(step: Step, records: Sequence[TrainRecord]) -> list[str]:

@@ -84,7 +84,8 @@ class MachineFigures:
         """Returns who used the cores of each machine, the one with the largest load by others first."""
         found = []
         for node in {figure.node for figure in self._means if figure.name == "own_cores"}:
-            figures = {name: round(self._means.get(Figure(node, "", name), 0.0), 3) for name in _LOAD_FIGURES}
+            means = {name: self._means.get(Figure(node, "", name)) for name in _LOAD_FIGURES}
+            figures = {name: round(mean, 3) for name, mean in means.items() if mean is not None}
             found.append(MachineLoad(host=node, programs=heaviest(self._programs.get(node, [])), **figures))
         return sorted(found, key=lambda load: (-load.lost_cores, -load.other_cores, load.host))
 

@@ -113,19 +113,20 @@ class MachineLoad(_Record):
     """Used by other programs, among the cores that the run may use."""
     stolen_cores: Seconds = 0
     """Given to other virtual machines by the hypervisor."""
-    waiting_threads: Seconds = 0
-    """Threads of the run that were ready to run but had no core; the run itself may have too many threads."""
+    waiting_threads: Seconds | None = None
+    """Threads of the run that were ready to run but had no core; the run itself may have too many threads. None where
+    the kernel does not tell it."""
     programs: list[ProgramLoad] = []
     """The other programs that used most, as far as they can be seen from here."""
 
     @property
     def lost_cores(self) -> float:
-        """Cores that the run wanted and others had; it loses stolen time in proportion to its use."""
+        """Cores that the run wanted and others had, at least; it loses stolen time in proportion to its use."""
         if max(self.other_cores, self.stolen_cores) < NOTABLE_CORES:
             return 0.0
         used = self.own_cores + self.other_cores
         stolen = self.stolen_cores * self.own_cores / used if used > 0 else 0.0
-        return min(self.waiting_threads, self.other_cores) + stolen
+        return min(self.waiting_threads or 0.0, self.other_cores) + stolen
 
     @property
     def lost_share(self) -> float:

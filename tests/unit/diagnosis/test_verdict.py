@@ -283,6 +283,14 @@ def test_other_programs_beside_idle_cores_cost_nothing():
     assert any("used 1.0 of 2 cores" in message and "had cores enough" in message for message in verdict.evidence)
 
 
+def test_what_other_programs_cost_is_unknown_where_waiting_is_not_counted():
+    """Otherwise a kernel without the figure would seem to have had idle cores."""
+    unknown = load(1.0, waiting_threads=None)
+    verdict = verdict_of_records(records_of({}, work=[0.96], load=[unknown]))
+    assert any("whether that cost time is not known" in message for message in verdict.evidence)
+    assert not any("cores enough" in message for message in verdict.evidence)
+
+
 def test_too_many_threads_of_the_run_are_no_other_programs():
     assert verdict_of_records(records_of({}, load=[load(0.0, own=2.0, waiting=6.0)])).bottleneck == "compute"
 

@@ -274,6 +274,13 @@ def test_the_record_says_who_used_the_cores_of_each_machine(run):
     assert (second["host"], second["own_cores"], second["programs"]) == ("b", 2.0, [])
 
 
+def test_waiting_stays_unknown_in_the_record(run):
+    figures = SystemFigures(run)
+    append(run, sample(cpu=busy(1.0) | {"waiting_threads": None}))
+    (load,) = figures.read().loads()
+    assert (load.other_cores, load.waiting_threads) == (1.0, None)
+
+
 def test_a_look_at_the_load_leaves_the_samples_for_the_record(run):
     figures = SystemFigures(run)
     append(run, sample(cpu=busy(1.0)))
