@@ -16,23 +16,6 @@ from dragoman.training.spent_time import Launch, SpentTime, find_launch
 WITHOUT_NUMBER = '{"seconds": NaN, "launch": "a", "launch_seconds": 0, "measured": {}}'
 
 
-class FakeTime:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = FakeTime()
-    monkeypatch.setattr(spent_time, "time", clock)
-    return clock
-
-
 @pytest.fixture
 def run(tmp_path):
     return RunFolder(tmp_path)

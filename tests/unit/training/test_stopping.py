@@ -12,7 +12,7 @@ from dragoman.run.config import TrainingSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.status import clear_stop_request, request_stop
-from dragoman.training import spent_time, stopping
+from dragoman.training import stopping
 from dragoman.training.learner import LossScale
 from dragoman.training.spent_time import Launch, SpentTime
 from dragoman.training.stopping import (
@@ -25,24 +25,6 @@ from dragoman.training.stopping import (
 
 NAN, INFINITY = math.nan, math.inf
 SIGNALS = (signal.SIGTERM, signal.SIGINT, PAUSE_SIGNAL)
-
-
-class FakeTime:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = FakeTime()
-    monkeypatch.setattr(stopping, "time", clock)
-    monkeypatch.setattr(spent_time, "time", clock)
-    return clock
 
 
 @pytest.fixture

@@ -20,15 +20,6 @@ VOCAB_SIZE = 8
 SOURCES = [[4, 5, 6, EOS_ID], [7, EOS_ID], [5, 5, 4, 7, 6, EOS_ID], [6, 4, EOS_ID]]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On a busy machine, threads that wait for each other over such small products take ten times as long."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 def build_model(seed: int = 0, vocab_size: int = VOCAB_SIZE, end_bias: float = 0.0) -> Transformer:
     """Random weights in double precision; logits spread wide enough that hypotheses differ clearly."""
     torch.manual_seed(seed)
