@@ -27,7 +27,7 @@ def open_spent(
     return SpentTime.open(run, world or World(), launch, price, is_writer=True, is_new_run=is_new_run)
 
 
-def kill_after(spent: SpentTime, clock: FakeTime, seconds: float) -> None:
+def kill_after(spent: SpentTime, clock, seconds: float) -> None:
     """Lets a run go on and ends it without its last words: only what its thread wrote before is left."""
     clock.now += seconds
     spent._write(spent._run)

@@ -124,7 +124,7 @@ def test_only_the_rank_that_is_given_the_folder_looks_for_requests(run):
 STEP, EVALUATION, CHECKPOINT = 10.0, 200.0, 40.0
 
 
-def train_until_stopped(clock: FakeTime, conditions: StopConditions, evaluate_every: int) -> float:
+def train_until_stopped(clock, conditions: StopConditions, evaluate_every: int) -> float:
     """Plays the training loop; returns the seconds from the start of the launcher to the end of the run."""
     for step in range(1, 10_000):
         reason = conditions.reason_before_step(step % evaluate_every == 0)
