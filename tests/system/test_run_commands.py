@@ -132,7 +132,7 @@ def test_status_for_programs(dragoman: Run, run: RunFolder):
     write_status(run, state="waiting", message="for host h2")
     figures = json.loads(dragoman("status", run.path, "--json").stdout)
     assert list(figures) == [
-        "state", "step", "max_steps", "train_loss", "train_step", "dev_loss", "bleu", "evaluation_step",
+        "state", "step", "max_steps", "loss", "train_step", "dev_loss", "bleu", "evaluation_step",
         "seconds_per_step", "target_tokens_per_second", "seconds_left", "cost",
         "workers", "hosts", "restarts", "last_restart_cause", "message", "checkpoint", "run", "host", "pid",
     ]  # fmt: skip

@@ -1,5 +1,6 @@
 """`dragoman translate` and `evaluate` as a person types them: pipes, terminals, signals, several processes."""
 
+import codecs
 import json
 import os
 import pty
@@ -157,6 +158,7 @@ class Terminal:
     def __init__(self) -> None:
         self._ours, self.theirs = pty.openpty()
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end inside a character
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
@@ -167,7 +169,7 @@ class Terminal:
         while text not in self.shown:
             assert time.monotonic() < end, f"{text!r} was not shown: {self.shown!r}"
             if select.select([self._ours], [], [], 0.1)[0]:
-                self.shown += os.read(self._ours, 65_536).decode(errors="replace")
+                self.shown += self._decoder.decode(os.read(self._ours, 65_536))
         self.shown = self.shown.partition(text)[2]
 
 
