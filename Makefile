@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files are distributed over processes, so that tests that wait do not delay the others.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 
 .PHONY: help setup demo test test-all check bench rig clean
 help: ## list these commands
@@ -27,10 +27,10 @@ demo: setup ## train a translator on the corpus inside the package (about 3 minu
 	$(BIN)/dragoman demo
 
 test: setup ## the tests, under 5 minutes on 2 cores
-	$(BIN)/pytest -m "not slow" $(PARALLEL)
+	$(BIN)/pytest -m "not slow" $(PARALLEL) logical --maxprocesses 4
 
 test-all: test ## the tests, then the longer ones; those marked serial have the machine to themselves
-	$(BIN)/pytest -m "slow and not serial" $(PARALLEL)
+	$(BIN)/pytest -m "slow and not serial" $(PARALLEL) 3  # they wait more than they compute
 	$(BIN)/pytest -m "slow and serial"
 
 check: setup ## format, lint, types, direction of imports

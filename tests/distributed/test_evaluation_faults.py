@@ -28,7 +28,8 @@ def test_a_run_whose_scoring_fails_on_one_rank_is_trained_to_its_end(config: Pat
         done = training.end()
     run = tmp_path / "run"
     assert "could not be evaluated (rank 1: UnicodeError: MeCab says no)" in done.stdout
-    assert f"evaluate {run}" in done.stdout
+    assert "evaluate --checkpoint " in done.stdout
+    assert str(run) in done.stdout
     assert read_status(RunFolder(run)).state == "finished"
     assert latest_step(run) == 50
     assert read_records(run, "evaluation") == []
