@@ -121,7 +121,9 @@ def test_mpirun_on_hosts_that_gives_ranks_in_another_order(rig: Rig, config: Pat
     ("setting", "message"),
     [
         ("training.max_steps=ten", "training.max_steps = 'ten': it must be a whole number."),
-        pytest.param("data.prepared=/nowhere", "There is no folder /nowhere with prepared data", marks=pytest.mark.slow),
+        pytest.param(
+            "data.prepared=/nowhere", "There is no folder /nowhere with prepared data", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_problem_of_the_run_is_reported_once(config: Path, tmp_path: Path, setting: str, message: str):
