@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 # Test files are distributed over processes, so that tests that wait do not delay the others.
 PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo test test-all check bench rig clean
+.PHONY: help setup demo test test-all check bench soak rig clean
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -30,7 +30,7 @@ test: setup ## the tests, under 5 minutes on 2 cores
 	$(BIN)/pytest -m "not slow" $(PARALLEL) logical --maxprocesses 4
 
 test-all: test ## the tests, then the longer ones; those marked serial have the machine to themselves
-	$(BIN)/pytest -m "slow and not serial" $(PARALLEL) 3  # they wait more than they compute
+	$(BIN)/pytest -m "slow and not serial" $(PARALLEL) 4  # they wait more than they compute
 	$(BIN)/pytest -m "slow and serial"
 
 check: setup ## format, lint, types, direction of imports
@@ -43,14 +43,24 @@ bench: setup ## run all benchmarks; results go to benchmarks/results/
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/worker_scaling.py
 	$(BIN)/python benchmarks/decoding_speed.py
+	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/model_choices.py
+	$(BIN)/python benchmarks/back_translation.py
 	$(BIN)/python benchmarks/prepare_speed.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/link_speed.py
 	$(BIN)/python benchmarks/watching_overhead.py
 	$(BIN)/python benchmarks/field_runs.py
+	$(BIN)/python benchmarks/gpu_tables.py
 	$(BIN)/python benchmarks/forecast.py
+	$(BIN)/python benchmarks/overfitting.py
 	$(BIN)/python benchmarks/prediction.py
+	$(BIN)/python benchmarks/slow_network.py
+
+soak: setup ## disturb a run on two hosts for half an hour, with every kind of fault (needs root)
+	$(BIN)/python benchmarks/soak.py
 
 rig: setup ## two hosts with sshd and a 100 Mbit/s link on this machine, until Ctrl-C (needs root)
 	cd tests && ../$(BIN)/python -m rig --rate 100mbit

@@ -1,10 +1,14 @@
-"""Sentences per second of our beam search against a plain one over torch.nn.Transformer: `python decoding_speed.py`.
+"""Sentences per second of our translator against `generate` of Hugging Face: `python decoding_speed.py`.
 
-Outputs of random weights would always reach the length limit, so `small` is first trained briefly on Multi30k, and both
-searches use its weights. The plain search has no cache: each step decodes all hypotheses from the beginning.
+All contestants translate the same sentences with the same trained weights, text in and text out: our translator as a
+user gets it, our exports for CTranslate2, and a Marian model of Hugging Face with the batch size that suits it best.
+They take turns, each in a process of its own; loading and a warm-up are not counted. Exit code 1 if one of ours is not
+three times as fast as Hugging Face.
 """
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,60 +16,59 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-import torch
 from multi30k import REPOSITORY, prepare_multi30k
-from reference_search import plain_beam_search
-from reference_transformer import ReferenceTransformer, copy_weights
 from results import describe_machine, end_with, positive_count, save_result, summarise
 
-from dragoman.corpus.batching import pad_sentences
-from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.corpus.shards import ParallelIds
-from dragoman.model.shape import resolve_shape
-from dragoman.model.transformer import Transformer
-from dragoman.model.weights import load_weights
-from dragoman.run.checkpoints import MODEL_FILE
+from dragoman.corpus.prepared_corpus import PreparedCorpus, text_path
 from dragoman.run.config import build_settings, dump_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
-from dragoman.translation.beam_search import SearchSettings, beam_search
+from dragoman.translation.search import SearchSettings
 
+BEAM_SIZE = 5
+REQUIRED_RATIO = 3.0
 NUM_THREADS = 2
-BATCH_SENTENCES = 64
-SEARCH = SearchSettings(beam_size=4)
+HUGGINGFACE = "huggingface"
+CONTESTANTS = ("native", "ctranslate2", "ctranslate2-int8", HUGGINGFACE)
+BATCH_SIZES = (8, 16, 32, 64)
+NUM_WARM_UP = 16
+MARIAN = {"norm": "post", "positions": "marian", "norm_epsilon": 1e-5}
+"""Settings of a model that Hugging Face's Marian computes exactly."""
 
-Search = Callable[[list[int]], list[list[int]]]
+Translate = Callable[[list[str]], list[str]]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Outputs and time of one search over some sentences."""
+    """Translations and time of one contestant."""
 
-    num_sentences: int
     seconds: float
-    outputs: dict[int, list[int]]
+    translations: list[str]
 
     @property
     def sentences_per_second(self) -> float:
         """Sentences per second."""
-        return self.num_sentences / self.seconds
+        return len(self.translations) / self.seconds
 
 
-def train_briefly(folder: Path, corpus: PreparedCorpus, num_steps: int) -> Transformer:
-    """Trains, through the command line, a model whose outputs have sensible lengths."""
+def train_briefly(
+    folder: Path, corpus: PreparedCorpus, num_steps: int, model: dict[str, Any] | None = None
+) -> RunFolder:
+    """Trains, through the command line, a model whose outputs end: those of random weights would not."""
     settings = build_settings(
         {
             "data": {"prepared": str(corpus.folder)},
-            "model": {"preset": "small"},
+            "model": {"preset": "small"} | (model or {}),
             "training": {
                 "global_batch_tokens": 2_048,
                 "virtual_workers": 1,
                 "max_steps": num_steps,
                 "warmup_steps": max(1, num_steps // 2),
-                "learning_rate": 2e-3,
+                "learning_rate": 2e-3 if model is None else 1e-3,
                 "schedule": "inverse_polynomial",
             },
             "evaluation": {"max_sentences": 1, "beam_size": 1},
@@ -77,116 +80,178 @@ def train_briefly(folder: Path, corpus: PreparedCorpus, num_steps: int) -> Trans
     finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if finished.returncode:
         raise UserError(f"Training the model to decode with failed: {finished.stderr.strip()}")
-    vocab_sizes = corpus.source_vocab_size, corpus.target_vocab_size
-    model = Transformer(resolve_shape(settings.model, *vocab_sizes, corpus.is_joint))
-    load_weights(model, run.checkpoint(num_steps) / MODEL_FILE)
-    return model.eval()
+    return run
 
 
-def build_searches(model: Transformer, pairs: ParallelIds, num_subwords: int) -> tuple[Search, Search]:
-    """Builds our search and the plain one with the same weights: each maps indices of sources to token ids."""
-    reference = ReferenceTransformer(model.shape)
-    copy_weights(model, reference)
-    reference.eval()
-
-    def padded(indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        source, lengths = pad_sentences([pairs.source(index) for index in indices])
-        return torch.from_numpy(source), torch.from_numpy(lengths)
-
-    def ours(indices: list[int]) -> list[list[int]]:
-        return [found[0].tokens for found in beam_search(model, *padded(indices), SEARCH, num_subwords)]
-
-    def plain(indices: list[int]) -> list[list[int]]:
-        return plain_beam_search(reference, *padded(indices), SEARCH, num_subwords)
-
-    return ours, plain
+# Contestants
 
 
-def take_turn(search: Search, by_length: Sequence[int]) -> Turn:
-    """Times a search over sentences sorted by length, batch after batch."""
-    outputs: dict[int, list[int]] = {}
+def load_contestant(name: str, folder: Path, batch_size: int) -> Translate:
+    """Loads a contestant's model in this process."""
+    if name == HUGGINGFACE:
+        return _load_huggingface(folder / HUGGINGFACE, batch_size)
+    if name == "native":
+        from dragoman.translation.loading import load_run
+
+        return load_run(folder / "run", "latest", BEAM_SIZE).translator.translate
+    from dragoman.translation.exported_model import load_export
+
+    return load_export(folder / name, BEAM_SIZE).translator.translate
+
+
+def _load_huggingface(folder: Path, batch_size: int) -> Translate:
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    torch.set_num_threads(NUM_THREADS)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
+
+    def translate_batch(lines: list[str]) -> list[str]:
+        inputs = tokenizer(lines, padding=True, return_tensors="pt")
+        longest = SearchSettings().max_length(inputs["input_ids"].shape[1])
+        with torch.inference_mode():
+            found = model.generate(**inputs, num_beams=BEAM_SIZE, max_length=longest + 1)
+        texts: list[str] = tokenizer.batch_decode(found, skip_special_tokens=True)
+        return texts
+
+    def translate(lines: list[str]) -> list[str]:
+        # By length, as ours: batches without much padding are faster.
+        order = sorted(range(len(lines)), key=lambda index: len(lines[index]))
+        batches = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+        found = [text for batch in batches for text in translate_batch([lines[index] for index in batch])]
+        return [text for _, text in sorted(zip(order, found, strict=True))]
+
+    return translate
+
+
+def translate_once(name: str, folder: Path, num_sentences: int, batch_size: int) -> int:
+    """Prints the time of one turn in this process, and the translations."""
+    translate = load_contestant(name, folder, batch_size)
+    lines = read_sentences(folder, num_sentences)
+    translate(lines[:NUM_WARM_UP])
     begin = time.perf_counter()
-    for first in range(0, len(by_length), BATCH_SENTENCES):
-        indices = list(by_length[first : first + BATCH_SENTENCES])
-        outputs |= dict(zip(indices, search(indices), strict=True))
-    return Turn(len(by_length), time.perf_counter() - begin, outputs)
+    translations = translate(lines)
+    print(json.dumps({"seconds": time.perf_counter() - begin, "translations": translations}))
+    return 0
 
 
-def choose_sentences(pairs: ParallelIds, num_sentences: int) -> list[int]:
-    """Chooses sentences evenly over the test set, sorted by length; small choices resemble large ones."""
-    num_sentences = min(num_sentences, pairs.num_pairs)
-    spread = [number * pairs.num_pairs // num_sentences for number in range(num_sentences)]
-    return sorted(spread, key=lambda index: len(pairs.source(index)))
+def take_turn(name: str, folder: Path, num_sentences: int, batch_size: int = 0) -> Turn:
+    """Lets a contestant translate in a process of its own."""
+    options = ["--folder", str(folder), "--sentences", str(num_sentences), "--batch-size", str(batch_size)]
+    command = [sys.executable, __file__, "--contestant", name, *options]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        raise UserError(f"The contestant {name} failed: {finished.stderr.strip()}")
+    return Turn(**json.loads(finished.stdout.splitlines()[-1]))
 
 
-def describe(ours: list[Turn], plain: list[Turn]) -> dict[str, Any]:
-    """Returns the content of the result file."""
-    common = plain[0].outputs
-    num_same = sum(tokens == ours[0].outputs[index] for index, tokens in common.items())
-    lengths = [len(tokens) for tokens in ours[0].outputs.values()]
-    ratios = [mine.sentences_per_second / its.sentences_per_second for mine, its in zip(ours, plain, strict=True)]
-    return {
-        "workload": "preset small trained briefly, Multi30k test_2016_flickr, fp32, token ids in and out",
-        "beam_size": SEARCH.beam_size,
-        "length_penalty": SEARCH.length_penalty,
-        "batch_sentences": BATCH_SENTENCES,
-        "threads": NUM_THREADS,
-        "mean_output_pieces": sum(lengths) / len(lengths),
-        "share_of_same_outputs": num_same / len(common),
-        "ratio": summarise(ratios),
-        "ours": _describe_turns(ours),
-        "reference": _describe_turns(plain),
-    }
+# Measurement
 
 
-def _describe_turns(turns: list[Turn]) -> dict[str, Any]:
-    speeds = [turn.sentences_per_second for turn in turns]
-    return {"sentences": turns[0].num_sentences, "sentences_per_second": summarise(speeds), "rounds": speeds}
+def read_sentences(folder: Path, num_sentences: int) -> list[str]:
+    """Reads sentences spread evenly over the test set, so that few of them resemble all."""
+    lines = (folder / "test.txt").read_text(encoding="utf-8").splitlines()
+    num_sentences = min(num_sentences, len(lines))
+    return [lines[number * len(lines) // num_sentences] for number in range(num_sentences)]
 
 
-def _print_summary(figures: dict[str, Any]) -> None:
-    for name in ("ours", "reference"):
-        speed = figures[name]["sentences_per_second"]
-        print(f"{name:<10}{speed['median']:>7.1f} sentences/s on {figures[name]['sentences']:,} sentences (median)")
-    print(
-        f"ratio     {figures['ratio']['median']:>7.1f} median; outputs have "
-        f"{figures['mean_output_pieces']:.1f} pieces, {figures['share_of_same_outputs']:.0%} are the same in both"
-    )
+def write_models(folder: Path, given: Path | None, num_steps: int) -> str:
+    """Puts the run, its exports and the test set into a folder; returns what kind of model Hugging Face gets."""
+    from dragoman.exporting.cached_export import ensure_export
+    from dragoman.exporting.huggingface import write_huggingface
+    from dragoman.exporting.source import open_export_source
+
+    corpus = prepare_multi30k(folder)
+    shutil.copyfile(text_path(corpus.folder, "test", "source"), folder / "test.txt")
+    run = folder / "run"
+    if given is None:
+        train_briefly(folder, corpus, num_steps, MARIAN)
+    else:
+        shutil.copytree(given, run, symlinks=True)
+    (folder / HUGGINGFACE).mkdir()
+    write_huggingface(open_export_source(run, "latest"), folder / HUGGINGFACE)
+    ensure_export(run, "latest").rename(folder / "ctranslate2")
+    ensure_export(run, "latest", quantization="int8").rename(folder / "ctranslate2-int8")
+    config = json.loads((folder / HUGGINGFACE / "config.json").read_text(encoding="utf-8"))
+    return str(config["architectures"][0])
+
+
+def choose_batch_size(folder: Path, num_sentences: int) -> int:
+    """Returns the batch size with which Hugging Face is fastest."""
+    speeds = {size: take_turn(HUGGINGFACE, folder, num_sentences, size).sentences_per_second for size in BATCH_SIZES}
+    print("huggingface by batch size: " + ", ".join(f"{size}: {speed:.1f}/s" for size, speed in speeds.items()))
+    return max(speeds, key=speeds.__getitem__)
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Trains, then lets both searches take turns."""
-    corpus = prepare_multi30k(folder)
-    model = train_briefly(folder, corpus, options.train_steps)
-    torch.set_num_threads(NUM_THREADS)
-    pairs = corpus.split("test")
-    ours, plain = build_searches(model, pairs, corpus.manifest.tokenizer.num_target_pieces)
-    mine = choose_sentences(pairs, options.sentences)
-    # Chosen among ours, so that outputs can be compared.
-    its = mine[:: max(1, len(mine) // options.reference_sentences)]
-    for search in (ours, plain):
-        take_turn(search, its[:BATCH_SENTENCES])  # warm-up
-    turns = [(take_turn(ours, mine), take_turn(plain, its)) for _ in range(options.rounds)]
-    return describe([turn for turn, _ in turns], [turn for _, turn in turns])
+    """Lets all contestants take turns and returns the content of the result file."""
+    architecture = write_models(folder, options.run, options.train_steps)
+    batch_size = choose_batch_size(folder, min(options.sentences, 200))
+    rounds: list[dict[str, Turn]] = []
+    for number in range(options.rounds):
+        rounds.append({name: take_turn(name, folder, options.sentences, batch_size) for name in CONTESTANTS})
+        shown = ", ".join(f"{name} {turn.sentences_per_second:.1f}" for name, turn in rounds[-1].items())
+        print(f"round {number + 1}: {shown} sentences/s", flush=True)
+    return {
+        "workload": "Multi30k test_2016_flickr, text in and out; the same weights, fp32 unless named otherwise",
+        "model": f"{options.run or 'preset small trained briefly'}; for Hugging Face as {architecture}",
+        "beam_size": BEAM_SIZE,
+        "sentences": len(rounds[0]["native"].translations),
+        "huggingface_batch_size": batch_size,
+        "huggingface_threads": NUM_THREADS,
+        "required_ratio": REQUIRED_RATIO,
+        "contestants": {name: describe(name, rounds) for name in CONTESTANTS},
+    }
+
+
+def describe(name: str, rounds: Sequence[dict[str, Turn]]) -> dict[str, Any]:
+    """Returns the figures of one contestant; lengths and equal outputs show that all did the same work."""
+    speeds = [turns[name].sentences_per_second for turns in rounds]
+    ratios = [speed / turns[HUGGINGFACE].sentences_per_second for speed, turns in zip(speeds, rounds, strict=True)]
+    mine, native = rounds[0][name].translations, rounds[0]["native"].translations
+    return {
+        "sentences_per_second": summarise(speeds),
+        "ratio_to_huggingface": summarise(ratios),
+        "mean_output_words": mean(len(text.split()) for text in mine),
+        "share_of_outputs_as_native": mean(one == other for one, other in zip(mine, native, strict=True)),
+    }
+
+
+def _print_summary(figures: dict[str, Any]) -> None:
+    for name, result in figures["contestants"].items():
+        print(
+            f"{name:<18}{result['sentences_per_second']['median']:>8.1f} sentences/s, "
+            f"{result['ratio_to_huggingface']['median']:.2f} x Hugging Face; {result['mean_output_words']:.1f} words, "
+            f"{result['share_of_outputs_as_native']:.0%} of the outputs as native"
+        )
 
 
 def main() -> int:
-    """Measures, writes and prints the result; there is no bound, so the exit code is 0."""
+    """Measures, writes and prints the result; the exit code says whether all of ours are fast enough."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=positive_count, default=3, help="turns of each search (default: 3)")
-    parser.add_argument("--sentences", type=positive_count, default=1_000, help="for our search (default: 1000)")
-    parser.add_argument(
-        "--reference-sentences", type=positive_count, default=200, help="for the plain search (default: 200)"
-    )
-    parser.add_argument("--train-steps", type=positive_count, default=150, help="before measuring (default: 150)")
+    parser.add_argument("--rounds", type=positive_count, default=3, help="turns of each contestant (default: 3)")
+    parser.add_argument("--sentences", type=positive_count, default=1_000, help="to translate (default: 1000)")
+    parser.add_argument("--train-steps", type=positive_count, default=300, help="before measuring (default: 300)")
+    parser.add_argument("--run", type=Path, metavar="RUN", help="translate with this run instead of training one")
+    parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--batch-size", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.contestant:
+        return translate_once(options.contestant, options.folder, options.sentences, options.batch_size)
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:
         figures = measure(Path(folder), options)
     path = save_result("decoding_speed", machine, figures | {"train_steps": options.train_steps})
     _print_summary(figures)
     print(f"Written to {path.relative_to(REPOSITORY)}")
-    return 0
+    ratios = [
+        result["ratio_to_huggingface"]["median"]
+        for name, result in figures["contestants"].items()
+        if name != HUGGINGFACE
+    ]
+    return 0 if min(ratios) >= REQUIRED_RATIO else 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ killed is not bit-identical with an undisturbed one, or if a restart takes too l
 """
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -200,10 +201,13 @@ def recovery_seconds(run: RunFolder, kills: list[Kill]) -> tuple[list[float], li
     return to_any, to_new
 
 
-def measure_kills(folder: Path, num_kills: int, seed: int) -> dict[str, Any]:
+def measure_kills(
+    folder: Path, num_kills: int, seed: int, synchronisation: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Trains the same run twice, once with kills; returns their cost and whether both ends are the same."""
     num_steps = num_kills * STEPS_PER_KILL
-    config = write_config(folder / "kills.toml", settings_for_kills(prepare_small_corpus(folder), num_steps))
+    settings = settings_for_kills(prepare_small_corpus(folder), num_steps)
+    config = write_config(folder / "kills.toml", settings | {"synchronisation": synchronisation or {}})
     calm, killed = RunFolder(folder / "calm"), RunFolder(folder / "killed")
     train_to_end(config, calm)
     with training(config, killed) as launcher:
@@ -221,16 +225,21 @@ def measure_kills(folder: Path, num_kills: int, seed: int) -> dict[str, Any]:
         "steps": num_steps,
         "steps_repeated": num_made - num_steps,
         "is_bit_identical": is_same_end(calm, killed, num_steps),
+        "sha256": {each.path.name: hash_end(each, num_steps) for each in (calm, killed)},
         "each_kill": [asdict(kill) for kill in kills],
     }
 
 
 def is_same_end(run: RunFolder, other: RunFolder, num_steps: int) -> bool:
     """Whether both have the same weights and moments, byte by byte, and the same loss at every step."""
-    names = ("model.safetensors", "optimizer.safetensors")
-    files = [[(each.checkpoint(num_steps) / name).read_bytes() for name in names] for each in (run, other)]
     losses = [{record["step"]: record["loss"] for record in read_records(each, "train")} for each in (run, other)]
-    return files[0] == files[1] and losses[0] == losses[1]
+    return hash_end(run, num_steps) == hash_end(other, num_steps) and losses[0] == losses[1]
+
+
+def hash_end(run: RunFolder, num_steps: int) -> dict[str, str]:
+    """Returns the hashes of weights, moments and (where there are any) replicas of the last checkpoint, by name."""
+    files = sorted(run.checkpoint(num_steps).glob("*.safetensors"))
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def settings_for_kills(prepared: Path, num_steps: int) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Multi30k, English to German, as the benchmarks use it: 8,000 joint subwords, in a folder of its own."""
+"""Multi30k, English to German, as the benchmarks use it: joint subwords, in a folder of its own."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ PACKED_FOLDER = REPOSITORY.parent / "shared" / "data" / "multi30k"
 VOCAB_SIZE = 8_000
 
 
-def prepare_multi30k(folder: Path) -> PreparedCorpus:
+def prepare_multi30k(folder: Path, vocab_size: int = VOCAB_SIZE) -> PreparedCorpus:
     """Prepares the corpus inside `folder`; takes a few seconds."""
 
     def both_sides(split: str) -> tuple[list[Path], list[Path]]:
@@ -22,6 +22,6 @@ def prepare_multi30k(folder: Path) -> PreparedCorpus:
         dev=both_sides("val"),
         test=both_sides("test_2016_flickr"),
         cleaning="none",
-        tokenizer=TokenizerSettings(vocab_size=VOCAB_SIZE),
+        tokenizer=TokenizerSettings(vocab_size=vocab_size),
     )
     return prepare_corpus(settings, folder / "prepared", say=lambda _: None)

@@ -1,12 +1,14 @@
 """Tests predictions and verdicts against real runs: `python prediction.py`, as root.
 
 Two hosts with real links of a given rate (the rig of the tests): `dragoman check` predicts, `dragoman train` measures.
-Then runs that are slowed down on purpose, and the verdict on each. Exit code 1 if a bound is not met.
+Then what `check` promises for a faster port, and the same run when the links have that rate. Then runs that are slowed
+down on purpose, and the verdict on each. Exit code 1 if a bound is not met.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +33,7 @@ from dragoman.run.summary import read_records
 
 sys.path.append(str(REPOSITORY / "tests"))  # where the rig is
 from host_runs import ONE_THREAD
-from link_measurement import set_rates
+from link_measurement import measure_links, set_rates
 from program import dragoman_command
 from rig import Rig, rig_problem
 
@@ -47,12 +49,19 @@ MODELS = {
         "decoder_layers": 3,
     },
 }
+SLOW_PORTS = ("10mbit", "20mbit", "100mbit")
+PORTS = {"100 Mbit/s": "100mbit", "1 Gbit/s": "1gbit"}
+"""Rates of the rig by the names of ports in advice."""
+SLOW_STEPS, PORT_STEPS = 5, 20
+"""Steps measured over slow ports, which take seconds each, and over faster ones."""
 LOG_EVERY = 4
 """Steps in a record: logging every step would slow down the fastest runs."""
 LONGEST_SECONDS = 15.0
 """Time for the measured steps of a case; a few steps are made in any case."""
 FEWEST_STEPS, MOST_STEPS = 8, 32
 MEDIAN_BOUND, WORST_BOUND, COVERAGE_BOUND, VERDICT_BOUND = 0.10, 0.20, 0.80, 0.95
+PORT_BOUND = 0.20
+"""Farthest that a step over a faster port may lie outside the promised interval, relative to its bound."""
 CLEAR_SHARE = 0.5
 """The network is certainly the cause if an unlimited link saves at least this share of the measured step."""
 
@@ -87,6 +96,57 @@ class Compared:
         return self.low <= self.measured <= self.high
 
 
+@dataclass(frozen=True)
+class Promise:
+    """What `check` promised for a faster port, and what it brought."""
+
+    hosts: str
+    rate: str
+    port: str
+    predicted_now: float
+    now: float
+    """Predicted and measured seconds per step over the slow port: far apart if other programs came or went."""
+    low: float
+    high: float
+    measured: float
+    """Measured seconds per step over the faster port, in the same run."""
+
+    @property
+    def outside(self) -> float:
+        """How far the measurement lies outside the interval, relative to the nearer bound; 0 inside."""
+        return max(0.0, self.low / self.measured - 1, self.measured / self.high - 1)
+
+
+def compare_ports(folder: Path) -> Iterator[Promise]:
+    """Compares what `check` promises over each slow port with one run whose links get faster."""
+    [*_, model] = MODELS
+    config = write_config(folder / "ports.toml", prepare_builtin(folder / "ports"), model, log_every=1)
+    rates = dict.fromkeys(SLOW_PORTS, SLOW_STEPS) | dict.fromkeys(PORTS.values(), PORT_STEPS)
+    with Rig(folder=folder / "rig-of-ports", hosts=2) as rig:
+        for number, hosts in enumerate(HOST_LISTS):
+            checked = {}
+            for rate in SLOW_PORTS:
+                set_rates(rig, rate)
+                options = [str(config), "--hosts", hosts, "--ssh-config", str(rig.ssh_config)]
+                checked[rate] = json.loads(call("check", *options, "--json", codes=(0, 1)))
+            set_rates(rig, None)
+            run = measure_links(rig, hosts, config, folder / f"ports-{number}", rates)
+            for rate, found in checked.items():
+                now = found["seconds_per_step"]["predicted"], run.window(rate).seconds_per_step
+                for port, interval in promised_ports(found["advice"]).items():
+                    yield Promise(hosts, rate, port, *now, *interval, run.window(port).seconds_per_step)
+
+
+def promised_ports(advice: list[str]) -> dict[str, tuple[float, float]]:
+    """Returns the promised seconds per step by rate, for the ports that the rig can have."""
+    found = {}
+    for message in advice:
+        match = re.match(r"A port of (\S+ \S+) \(.*\): ([\d.]+)(?: to ([\d.]+))? s instead of ", message)
+        if match and match[1] in PORTS:
+            found[PORTS[match[1]]] = (float(match[2]), float(match[3] or match[2]))
+    return found
+
+
 def compare_all(folder: Path, rates: list[str | None], rounds: int) -> Iterator[Compared]:
     """Compares every model, host list and rate."""
     prepared = prepare_builtin(folder)
@@ -100,14 +160,15 @@ def compare_all(folder: Path, rates: list[str | None], rounds: int) -> Iterator[
                         yield compare(rig, config, model, hosts, rate, folder / "run")
 
 
-def write_config(path: Path, prepared: Path, model: str) -> Path:
-    """Writes the config of a run with this model."""
+def write_config(path: Path, prepared: Path, model: str, log_every: int = LOG_EVERY) -> Path:
+    """Writes the config of a run with this model that makes no measurements of its own before the first step."""
     values = {
         "data": {"prepared": str(prepared)},
         "model": MODELS[model],
-        "training": {"global_batch_tokens": 2_000, "virtual_workers": 4, "log_every": LOG_EVERY, "warmup_steps": 100},
+        "training": {"global_batch_tokens": 2_000, "virtual_workers": 4, "log_every": log_every, "warmup_steps": 100},
         "evaluation": {"max_sentences": 4},
         "checkpoints": {"save_every": 10**6},
+        "cluster": {"check": "never"},
     }
     path.write_text(dump_settings(build_settings(values)), encoding="utf-8")
     return path
@@ -123,7 +184,7 @@ def compare(rig: Rig, config: Path, model: str, hosts: str, rate: str | None, ru
     )
     shutil.rmtree(run, ignore_errors=True)
     steps = f"training.max_steps={num_steps + LOG_EVERY}"
-    call("train", *options, "--no-check", "--run-dir", str(run), "--set", steps)
+    call("train", *options, "--run-dir", str(run), "--set", steps)
     records = records_of(read_records(RunFolder(run)), TrainRecord)[1:]  # without the warm-up
     verdict = verdict_of_run(RunFolder(run))
     return Compared(
@@ -191,7 +252,7 @@ def judge_causes(folder: Path) -> Iterator[Judged]:
         yield run_case(case, prepared, folder / f"case-{number}")
 
 
-def describe(compared: list[Compared], verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+def describe(compared: list[Compared], promises: list[Promise], verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns all figures of the result file."""
     errors = [abs(each.error) for each in compared]
     return {
@@ -206,6 +267,11 @@ def describe(compared: list[Compared], verdicts: list[dict[str, Any]]) -> dict[s
         "coverage": {
             "share": fmean(each.is_covered for each in compared) if compared else None,
             "required": COVERAGE_BOUND,
+        },
+        "ports": [asdict(each) | {"outside": each.outside} for each in promises],
+        "outside_of_promise": {
+            "worst": max((each.outside for each in promises), default=None),
+            "required": PORT_BOUND,
         },
         "attribution_error_worst": max(
             (abs(each.wall_error) for each in compared if each.wall_error is not None), default=None
@@ -222,7 +288,8 @@ def is_met(figures: dict[str, Any]) -> bool:
     """Whether all bounds of the measured figures are met."""
     error, coverage, right = figures["error"], figures["coverage"], figures["right_verdicts"]
     return (
-        (error["median"] or 0) <= MEDIAN_BOUND
+        (figures["outside_of_promise"]["worst"] or 0) <= PORT_BOUND
+        and (error["median"] or 0) <= MEDIAN_BOUND
         and (error["worst"] or 0) <= WORST_BOUND
         and (coverage["share"] is None or coverage["share"] >= COVERAGE_BOUND)
         and (right["share"] is None or right["share"] >= VERDICT_BOUND)
@@ -264,11 +331,21 @@ def print_compared(each: Compared) -> None:
     )
 
 
+def print_promise(each: Promise) -> None:
+    """Prints a line per slow port and faster port."""
+    outside = f"outside by {each.outside:.0%}" if each.outside else "inside"
+    print(
+        f"{each.hosts}, {each.rate} to {each.port}: promised {each.low:.3f} to {each.high:.3f} s, measured "
+        f"{each.measured:.3f} s instead of {each.now:.3f} s (predicted {each.predicted_now:.3f} s): {outside}",
+        flush=True,
+    )
+
+
 def main() -> int:
     """Measures, writes and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=positive_count, default=1, help="how often to measure each link (default: 1)")
-    parser.add_argument("--only", choices=("links", "causes"), help="run one half of the benchmark")
+    parser.add_argument("--only", choices=("links", "ports", "causes"), help="run one part of the benchmark")
     parser.add_argument("--rates", help="e.g. 100mbit,none (default: all)")
     options = parser.parse_args()
     if problem := rig_problem():
@@ -276,19 +353,24 @@ def main() -> int:
     rates = [None if rate == "none" else rate for rate in options.rates.split(",")] if options.rates else list(RATES)
     machine = describe_machine()
     compared: list[Compared] = []
+    promises: list[Promise] = []
     judged: list[Judged] = []
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as folder:
-        if options.only != "causes":
+        if options.only in (None, "links"):
             for each in compare_all(Path(folder), rates, options.rounds):
                 print_compared(each)
                 compared.append(each)
-        if options.only != "links":
+        if options.only in (None, "ports"):
+            for promise in compare_ports(Path(folder)):
+                print_promise(promise)
+                promises.append(promise)
+        if options.only in (None, "causes"):
             for case in judge_causes(Path(folder)):
                 verdict = case.verdict
                 mark = "" if case.is_right else f" (true: {case.case.bottleneck})"
                 print(f"{case.case.name}: {verdict.bottleneck} {verdict.share:.0%}{mark}", flush=True)
                 judged.append(case)
-    figures = describe(compared, link_verdicts(compared) + [describe_judged(case) for case in judged])
+    figures = describe(compared, promises, link_verdicts(compared) + [describe_judged(case) for case in judged])
     path = save_result("prediction", machine, figures)
     if compared:
         draw(compared, RESULTS_FOLDER / "prediction.svg")

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, linear
 from dragoman.corpus.batching import MicroBatch
 from dragoman.corpus.tokenizer import PAD_ID
 from dragoman.model.shape import ModelShape
-from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoidal_positions
+from dragoman.model.transformer import Transformer, sinusoidal_positions
 
 MAX_POSITIONS = 512
 _RENAMED = (
@@ -47,7 +47,7 @@ class ReferenceTransformer(nn.Module):
                 num_decoder_layers=shape.decoder_layers,
                 dim_feedforward=shape.feed_forward,
                 dropout=shape.dropout,
-                layer_norm_eps=NORM_EPSILON,
+                layer_norm_eps=shape.norm_epsilon,
                 batch_first=True,
                 norm_first=True,
             )

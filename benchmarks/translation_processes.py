@@ -21,7 +21,7 @@ from results import describe_machine, end_with, positive_count, save_result, sum
 from worker_scaling import LAYOUTS, Layout, Speeds, busy_processes, ratio
 
 from dragoman.run.errors import UserError
-from dragoman.translation.translator import load_run
+from dragoman.translation.loading import load_run
 
 REQUIRED_RATIO = 0.9
 

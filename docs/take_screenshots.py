@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 SCREENS = {"report-light.png": "light", "report-dark.png": "dark"}
-SIZE = "1200,1150"
+SIZE = "1280,830"
 SECONDS = 60
 
 
@@ -36,8 +36,8 @@ def main() -> int:
                 themed.as_uri(),
             ]
             subprocess.run(command, check=True, timeout=SECONDS, stderr=subprocess.DEVNULL)
-            # A page has few colours: 64 make the file three times smaller without a visible difference.
-            Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
+            # All colours are kept: a palette loses those of thin lines or of pale tiles.
+            Image.open(picture).convert("RGB").save(picture, optimize=True)
             print(picture)
     return 0
 

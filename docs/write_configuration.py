@@ -44,6 +44,8 @@ def _default(field: FieldInfo) -> str:
     match field.default:
         case None:
             return "–"
+        case "":
+            return '`""`'
         case bool():
             return f"`{str(field.default).lower()}`"
         case tuple():

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from dragoman.run.checkpoints import MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE
+from dragoman.run.checkpoints import AVERAGED_FILE, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, REPLICAS_FILE, STATE_FILE
 from dragoman.run.folder import RunFolder
 
 
@@ -22,6 +22,26 @@ def make_checkpoint(run: RunFolder, step: int, format_version: int = 2, **evalua
     manifest = {"format_version": format_version, "step": step, "files": records}
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
     return folder
+
+
+def add_average(folder: Path) -> None:
+    """Adds averaged weights that translators are to use."""
+    _add_file(folder, AVERAGED_FILE, {"weights": "averaged", "average": {"kind": "ema"}})
+
+
+def add_replicas(folder: Path) -> None:
+    """Adds the state of replicas, which training continues from."""
+    _add_file(folder, REPLICAS_FILE, {"has_replicas": True})
+
+
+def _add_file(folder: Path, name: str, values: dict[str, object]) -> None:
+    state = json.loads((folder / STATE_FILE).read_text())
+    contents = {name: b"more weights" * 50, STATE_FILE: json.dumps(state | values).encode()}
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+        manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
 
 
 def flip_bit(path: Path) -> None:

@@ -1,8 +1,10 @@
 """Settings of all tests, and what tests of the whole program share."""
 
+import fcntl
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,14 +55,31 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Returns a folder that the first process of this test run to need it makes; the others wait for it."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            (folder / "complete").touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,000 pairs of the built-in corpus, prepared; tests must not change it."""
+    return made_once(tmp_path_factory, "shared", _prepare) / "prepared"
+
+
+def _prepare(folder: Path) -> None:
     from dragoman.builtin import write_builtin_corpus
     from dragoman.corpus.preparation.prepare import prepare_corpus
     from dragoman.corpus.settings import PrepareSettings, TokenizerSettings
 
-    folder = tmp_path_factory.mktemp("shared")
     corpus = write_builtin_corpus(folder / "corpus", num_train=1_000, num_dev=20, num_test=20)
     settings = PrepareSettings.of_files(
         [corpus.train.source],
@@ -70,7 +89,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer=TokenizerSettings(vocab_size=500),
     )
     prepare_corpus(settings, folder / "prepared", say=lambda _: None)
-    return folder / "prepared"
 
 
 @pytest.fixture
@@ -82,12 +100,14 @@ def config(tmp_path: Path, prepared: Path) -> Path:
 @pytest.fixture(scope="session")
 def trained_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of `config` with one worker, trained to its last step, 50; tests must not change it."""
-    folder = tmp_path_factory.mktemp("trained")
-    config = write_short_config(folder / "config.toml", prepared)
-    run_dragoman(
-        "train", config, "--workers", 1, "--run-dir", folder / "run", env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    return folder / "run"
+
+    def train(folder: Path) -> None:
+        config = write_short_config(folder / "config.toml", prepared)
+        run_dragoman(
+            "train", config, "--workers", 1, "--run-dir", folder / "run", env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+
+    return made_once(tmp_path_factory, "trained", train) / "run"
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """Runs training on the hosts of a rig, and finds its processes there."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from program import WORKER_MODULE, Training, environment_of, run_dragoman, runs_module, wait_until
+from program import HOST_MODULE, WORKER_MODULE, Training, environment_of, run_dragoman, runs_module, wait_until
 from rig import Host, Rig
 
 from dragoman.run.config import build_settings, dump_settings
@@ -78,12 +79,29 @@ def link_down(host: Host) -> Iterator[None]:
         host.link_up()
 
 
+def copy_to_private_folders(rig: Rig, folder: Path) -> Path:
+    """Copies a folder to this machine's and every host's private folder; returns its path, the same everywhere."""
+    target = rig.private / folder.name
+    for place in (target, *(host.path(target) for host in rig.hosts)):
+        shutil.copytree(folder, place)
+    return target
+
+
+def processes_on(host: Host, module: str) -> list[psutil.Process]:
+    """Returns the processes on a host that run a module of Python."""
+    living = set(host.processes())
+    return [each for each in psutil.process_iter() if each.pid in living and runs_module(each, module)]
+
+
 def worker_on(host: Host) -> psutil.Process:
     """Returns the worker of the lowest rank on a host."""
-    living = set(host.processes())
-    processes = [process for process in psutil.process_iter() if process.pid in living]
-    workers = [process for process in processes if runs_module(process, WORKER_MODULE)]
+    workers = processes_on(host, WORKER_MODULE)
     return min(workers, key=lambda worker: int(environment_of(worker).get("RANK", "0")))
+
+
+def program_on(host: Host) -> psutil.Process:
+    """Returns the program that holds the workers of a host."""
+    return min(processes_on(host, HOST_MODULE), key=lambda program: program.create_time())
 
 
 def wait_until_no_processes(rig: Rig, seconds: float = 30) -> None:

@@ -145,6 +145,16 @@ class Training:
         """To the launcher alone."""
         self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """Kills the launcher alone, and waits until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the launcher has ended."""
+        return self._process.poll() is not None
+
     def end(self, *codes: int, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """Waits for the end, and insists on the exit code (0, or one of these) and that no process is left behind."""
         self._process.wait(timeout=seconds)
@@ -164,10 +174,16 @@ class Training:
         return program
 
     def worker(self, rank: int) -> psutil.Process:
-        """One of the workers that train now."""
-        workers = [each for each in self.processes() if runs_module(each, WORKER_MODULE)]
-        (worker,) = [each for each in workers if environment_of(each).get("RANK") == str(rank)]
-        return worker
+        """Waits for the process of this rank: a restart is recorded before its workers are started."""
+        found: list[psutil.Process] = []
+
+        def is_found() -> bool:
+            workers = [each for each in self.processes() if runs_module(each, WORKER_MODULE)]
+            found[:] = [each for each in workers if environment_of(each).get("RANK") == str(rank)]
+            return len(found) == 1
+
+        wait_until(is_found, f"the worker of rank {rank}")
+        return found[0]
 
     def wait_for_step(self, step: int) -> None:
         wait_for_step(self.run, step)

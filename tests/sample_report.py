@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.report.content import (
@@ -11,6 +12,8 @@ from dragoman.report.content import (
     Mark,
     Report,
     ReportSection,
+    ReportWarning,
+    RunState,
     Series,
     Table,
     TranslationSample,
@@ -42,14 +45,25 @@ def sample_report() -> Report:
         },
         answers=_answers(),
         sections=_sections(),
+        state=RunState("Stopped at 35%", "neutral", "106,300 of 300,000 planned steps."),
         warnings=[
-            "The log's BLEU of 0.3776 is teacher-forced: the decoder was fed the reference. "
-            "It cannot be compared with published scores.",
-            "Step 41,200 to 41,950 were computed twice, because the run was restarted from an older checkpoint.",
+            ReportWarning(
+                "The log's BLEU of 0.3776 is teacher-forced: the decoder was fed the reference. "
+                "It cannot be compared with published scores."
+            ),
+            ReportWarning(
+                "A connection broke 3 times; training continued.",
+                "The network between the machines failed for a moment. Look at the other machine's log.",
+                "[v100a][[12510,1],0][btl_tcp.c:559:mca_btl_tcp_recv_blocking] recv(48) failed: Connection reset (104)",
+            ),
+            ReportWarning(
+                "Step 41,200 to 41,950 were computed twice, because the run was restarted from an older checkpoint."
+            ),
         ],
         verdict=Verdict(
             "network", 0.62, 0.86, "Each step sends 365 MB from each machine, which takes 2.9 s at 1 Gbit/s."
         ),
+        overview=[_overview_loss(), _overview_bleu()],
         facts={"parameters": 60_880_896, "steps": {"first": 0, "last": 106_300}},
     )
 
@@ -72,7 +86,7 @@ def sample_comparison() -> Comparison:
         "Three runs compared",
         "The larger batch is significantly better after the same number of steps.",
         [ReportSection("Curves", charts=[chart]), ReportSection("Settings", tables=[table])],
-        ["The runs were evaluated with different beam sizes."],
+        [ReportWarning("The runs were evaluated with different beam sizes.")],
     )
 
 
@@ -92,10 +106,11 @@ def hostile_report() -> Report:
     return Report(
         HOSTILE,
         HOSTILE,
+        RunState(HOSTILE, "bad", HOSTILE),
         {HOSTILE: HOSTILE},
         [Answer(HOSTILE, HOSTILE, [HOSTILE], 0.5, [chart], [table], [HOSTILE])],
         [ReportSection(HOSTILE, [HOSTILE], [chart], [table], [sample, sample], f"{HOSTILE}\n```\n" * 20)],
-        [HOSTILE] * 5,
+        [ReportWarning(HOSTILE, HOSTILE, HOSTILE)] * 5,
         Verdict(HOSTILE, 0.5, 0.5, HOSTILE),
     )
 
@@ -108,6 +123,7 @@ def _answers() -> list[Answer]:
             ["training 54 h 10 min, evaluation 1 h 22 min, checkpoints 0 h 31 min", "cost: $344 at $6.00 an hour"],
             0.97,
             charts=[_phases()],
+            short="57.4 hours",
         ),
         Answer(
             "Is the model fully trained, and how can you tell?",
@@ -116,6 +132,7 @@ def _answers() -> list[Answer]:
             0.74,
             charts=[_forecast(), _bleu()],
             missing=["BLEU of real translations was measured only twice; measure it every 5,000 steps."],
+            short="Nearly",
         ),
         Answer(
             "Is it overfitting?",
@@ -123,6 +140,7 @@ def _answers() -> list[Answer]:
             ["Use the checkpoint of step 106,300: it has the lowest evaluation loss."],
             0.92,
             charts=[_train_and_evaluation()],
+            short="No",
         ),
         Answer(
             "Were the GPUs fully used?",
@@ -130,6 +148,7 @@ def _answers() -> list[Answer]:
             ["achieved 14.1 TFLOP/s of 112 TFLOP/s (fp16 with tensor cores)"],
             0.81,
             charts=[_utilisation()],
+            short="No: 38% busy",
         ),
         Answer(
             "Was the network the bottleneck?",
@@ -138,6 +157,7 @@ def _answers() -> list[Answer]:
             0.86,
             charts=[_attribution()],
             tables=[_attribution_table()],
+            short="Yes, 62%",
         ),
         Answer(
             "What does the learning-rate plot show, and why?",
@@ -145,26 +165,35 @@ def _answers() -> list[Answer]:
             ["lr = 2.0 · 512^-0.5 · min(step^-0.5, step · 8000^-1.5), at most 0.00099"],
             1.0,
             charts=[_learning_rate()],
+            short="Warm-up, then 1/√step",
         ),
         Answer(
             "How big is the training set, in MB and lines?",
             "4,524,868 pairs of lines: 596 MB of English and 687 MB of German.",
             confidence=0.95,
             tables=[_corpus_table()],
+            short="1,283 MB, 4.5 M lines",
         ),
         Answer(
             "What files make up a checkpoint?",
             "Three: the values (.data), their index (.index) and the graph (.meta).",
             confidence=0.6,
             missing=["The checkpoint itself was not found beside the log."],
+            short="Three",
         ),
-        Answer("How big is it?", "731 MB, 12 bytes for each parameter: the value and two of Adam's.", (), 0.55),
+        Answer(
+            "How big is it?",
+            "731 MB, 12 bytes for each parameter: the value and two of Adam's.",
+            confidence=0.55,
+            short="731 MB",
+        ),
         Answer(
             "How long is an average step?",
             "1.94 s (median; mean 2.02 s, 95% below 2.31 s), without drift.",
             ["217 of 1,063 slow steps are evaluations, 21 are checkpoints"],
             0.99,
             charts=[_step_times()],
+            short="1.94 s",
         ),
         Answer(
             "How does the step time relate to the network traffic between nodes?",
@@ -251,6 +280,19 @@ def _forecast() -> Chart:
     return Chart(
         "forecast", "Evaluation loss and its forecast", "step", "loss (nats per token)", series, marks, note=note
     )
+
+
+def _overview_loss() -> Chart:
+    steps = list(range(500, 106_301, 500))
+    series = [
+        Series("training", steps, _noisy([_loss(s) for s in steps], 2, 0.04)),
+        Series("dev", steps[::8], [_loss(s) + 0.02 for s in steps[::8]]),
+    ]
+    return Chart("overview-loss", "Loss", "step", "nats per token", series)
+
+
+def _overview_bleu() -> Chart:
+    return replace(_bleu(), key="overview-bleu", title="BLEU")
 
 
 def _bleu() -> Chart:

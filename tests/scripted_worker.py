@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dragoman.cluster.environment import PARENT_VARIABLE
 from dragoman.cluster.failure import report_failure
 from dragoman.cluster.heartbeat import PAUSE_SIGNAL, beat, report_end, start_heartbeat, waiting
+from dragoman.run.processes import end_with_parent
 
 LONG_SECONDS = 120.0
 Acts = list[str]
@@ -22,7 +24,7 @@ Acts = list[str]
 def write_script(run: Path, **attempts_of_rank: list[Acts]) -> None:
     """Writes the acts of each rank in each attempt, e.g. rank0=[["step 3", "signal SIGKILL"], ["end 9 steps"]].
 
-    Further attempts repeat the last one.
+    Further attempts repeat the last one. "load SECONDS" as the first act delays the first heartbeat.
     """
     run.mkdir(exist_ok=True)
     (run / "script.json").write_text(json.dumps(attempts_of_rank), encoding="utf-8")
@@ -36,13 +38,19 @@ def read_starts(run: Path, rank: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Performs the acts of this rank in this attempt."""
+    end_with_parent(int(os.environ[PARENT_VARIABLE]))
     run, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     num_starts = len(read_starts(run, rank))
     with (run / f"starts.rank{rank}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"pid": os.getpid(), "environment": dict(os.environ)}) + "\n")
-    start_heartbeat(rank)
     attempts = json.loads((run / "script.json").read_text(encoding="utf-8"))[f"rank{rank}"]
-    for act in attempts[min(num_starts, len(attempts) - 1)]:
+    acts = attempts[min(num_starts, len(attempts) - 1)]
+    if acts[0].startswith("load "):
+        # As a worker that still imports torch: it has no handler for any signal, and sends no heartbeat.
+        time.sleep(float(acts[0].removeprefix("load ")))
+        acts = acts[1:]
+    start_heartbeat(rank)
+    for act in acts:
         name, _, argument = act.partition(" ")
         ACTS[name](argument)
 

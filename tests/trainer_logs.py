@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dragoman.importing.detection import LogReader
+from dragoman.importing.files.detection import LogReader
 from dragoman.importing.imported_run import ImportedRun
 
 

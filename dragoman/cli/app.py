@@ -7,13 +7,21 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.compare import add_compare_command
+from dragoman.cli.completion import add_completion_command, prepare_completion
 from dragoman.cli.corpus import add_corpus_commands
+from dragoman.cli.evaluate import add_evaluate_command
+from dragoman.cli.export import add_export_command
+from dragoman.cli.fetch import add_fetch_command
 from dragoman.cli.help_text import PlainGroup, describe_wrong_usage
+from dragoman.cli.import_model import add_import_model_command
 from dragoman.cli.launch import add_launch_command
 from dragoman.cli.output import flush_output, warn
 from dragoman.cli.plan import add_plan_commands
 from dragoman.cli.report import add_report_commands
 from dragoman.cli.runs import add_run_commands
+from dragoman.cli.selftest import add_selftest_command
+from dragoman.cli.serve import add_serve_command
 from dragoman.cli.train import add_train_commands
 from dragoman.cli.translate import add_translate_commands
 from dragoman.run.errors import UserError, explain_os_error
@@ -57,11 +65,19 @@ def _options(
 # In the order of `dragoman --help`.
 add_train_commands(app)
 add_plan_commands(app)
+add_selftest_command(app)
 add_run_commands(app)
+add_fetch_command(app)
 add_report_commands(app)
+add_evaluate_command(app)
+add_compare_command(app)
 add_translate_commands(app)
+add_export_command(app)
+add_serve_command(app)
+add_import_model_command(app)
 add_corpus_commands(app)
 add_launch_command(app)
+add_completion_command(app)
 
 
 def main() -> None:
@@ -69,6 +85,7 @@ def main() -> None:
     is_debugging = "--debug" in sys.argv
     try:
         _require_current_folder()
+        prepare_completion()
         code = app([argument for argument in sys.argv[1:] if argument != "--debug"], standalone_mode=False)
         flush_output()
     except Exception as error:

@@ -15,7 +15,7 @@ from dragoman.run.config import Settings, load_settings
 from dragoman.run.folder import RunFolder
 from dragoman.run.progress import progress_bars
 from dragoman.training.run_setup import create_run, require_free_folder
-from dragoman.translation.translator import load_run
+from dragoman.translation.loading import load_run
 
 NUM_TRAINING_PAIRS = 40_000
 VOCAB_SIZE = 2_000
@@ -25,15 +25,21 @@ NUM_SHOWN = 5
 def run_demo(run: RunFolder, num_workers: int | None, overrides: list[str], say: Say) -> dict[str, Any]:
     """Writes the corpus, prepares it, trains, evaluates, and suggests what to try next; returns the scores."""
     require_free_folder(run)
-    say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
-    corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
-    say(f"2. Preparing them in {run.prepared}")
-    with progress_bars() as show:
-        prepare_corpus(prepare_settings(corpus), run.prepared, say, show)
-    say("3. Training")
     placement = Placement.on_this_machine(num_workers)
-    create_run(run, demo_settings(run, overrides), placement.num_workers)
-    if not launch_run(run, placement):
+    corpus: BuiltinCorpus
+
+    def make_ready() -> bool:
+        nonlocal corpus
+        say(f"1. Writing {NUM_TRAINING_PAIRS:,} English-German sentence pairs to {run.corpus}")
+        corpus = write_builtin_corpus(run.corpus, NUM_TRAINING_PAIRS)
+        say(f"2. Preparing them in {run.prepared}")
+        with progress_bars() as show:
+            prepare_corpus(prepare_settings(corpus), run.prepared, say, show)
+        say("3. Training")
+        create_run(run, demo_settings(run, overrides), placement.num_workers)
+        return False
+
+    if not launch_run(run, placement, make_ready):
         return {}
     say("4. Evaluating on sentences never seen in training")
     scores = try_to_score(run, lambda: _evaluate(run, corpus, say))

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from dragoman.cli.output import warn
 from dragoman.run.commands import command_for
-from dragoman.run.errors import UserError
+from dragoman.run.errors import describe_fault
 from dragoman.run.folder import RunFolder
 from dragoman.run.interruption import signals_as_keyboard_interrupt
 
@@ -23,7 +23,7 @@ def try_to_score(run: RunFolder, score: Callable[[], Scores]) -> Scores | None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        reason = describe_fault(error)
         warn(
             f"The model is trained and saved, but could not be evaluated ({reason.rstrip('.')}). "
             f"Try again with: {command_for('evaluate', run.path)}"

@@ -21,9 +21,18 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores
 from dragoman.run.progress import progress_bars
-from dragoman.training.choose_settings import CorpusSize, Machine, choose_settings, describe_choices
+from dragoman.run.records import EvaluationRecord, parse_records, records_of
+from dragoman.run.units import SCORE_PATTERNS
+from dragoman.training.choose_settings import (
+    CorpusSize,
+    Machine,
+    choose_fine_tuning,
+    choose_settings,
+    describe_choices,
+)
 from dragoman.training.run_setup import create_run, require_free_folder
-from dragoman.translation.translator import load_run
+from dragoman.training.warm_start import WarmStart
+from dragoman.translation.loading import load_run
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,12 @@ class OwnText:
     target: Sequence[Path]
     languages: str | None = None
 
-    def settings(self) -> PrepareSettings:
-        """Returns the settings to prepare the text with."""
+    def settings(self, start: WarmStart | None = None) -> PrepareSettings:
+        """Returns the settings to prepare the text with: with the vocabulary of the run to start from, if any."""
         corpora = [{"source": source, "target": target} for source, target in pair_up(self.source, self.target)]
-        settings, _ = load_prepare_settings(None, {"corpora": corpora, "languages": self.languages})
-        return settings
+        tokenizer = {"reuse": start.run.tokenizers, "separate": not start.is_joint} if start else {}
+        changes = {"corpora": corpora, "languages": self.languages, "tokenizer": tokenizer}
+        return load_prepare_settings(None, changes)[0]
 
 
 def train_on_own_text(
@@ -47,20 +57,61 @@ def train_on_own_text(
     """Prepares, chooses and explains settings, trains, and evaluates on the held-out test lines; returns the scores."""
     require_free_folder(run)
     machine = Machine(num_cores(), count_gpus(), placement.num_workers)
-    _check_overrides(overrides, machine)
-    prepare_settings = _with_languages(text.settings(), say)
-    with progress_bars() as show:
-        corpus = prepare_corpus(prepare_settings, run.prepared, say, show)
-    if dropped := dropped_message(corpus.manifest.cleaning):
-        say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
-    tables, reasons = choose_settings(CorpusSize.of(corpus), machine, run.prepared, apply_overrides({}, overrides))
-    for reason in reasons:
-        say(reason)
-    settings = build_settings(tables, where="--set")
-    write_text(run.chosen_config, describe_choices(tables, reasons))
-    say(f"These settings, to copy and edit: {run.chosen_config}")
-    create_run(run, settings, placement.num_workers)
-    return score_held_out(run, say) if launch_run(run, placement) else {}
+    asked = apply_overrides({}, overrides)
+    choose = _Chooser(machine, run.prepared, asked.get("training", {}).get("start_from"))
+    _check_overrides(choose, overrides)
+    prepare_settings = _with_languages(text.settings(choose.start), say)
+
+    def make_ready() -> bool:
+        with progress_bars() as show:
+            corpus = prepare_corpus(prepare_settings, run.prepared, say, show)
+        if dropped := dropped_message(corpus.manifest.cleaning):
+            say(f"{dropped} Examples are in {run.prepared / 'cleaning.md'}.")
+        tables, reasons = choose.settings(CorpusSize.of(corpus), asked)
+        for reason in reasons:
+            say(reason)
+        settings = build_settings(tables, where="--set")
+        write_text(run.chosen_config, describe_choices(tables, reasons))
+        say(f"These settings, to copy and edit: {run.chosen_config}")
+        create_run(run, settings, placement.num_workers, has_other_hosts=not placement.is_only_this_machine)
+        return False
+
+    is_trained = launch_run(run, placement, make_ready)
+    if is_trained and choose.start is not None:
+        _tell_gain(run, say)
+    return score_held_out(run, say) if is_trained else {}
+
+
+class _Chooser:
+    """Chooses settings for a text: a recipe for a model from scratch, or one for fine-tuning."""
+
+    def __init__(self, machine: Machine, prepared: Path, start: object) -> None:
+        self._machine, self._prepared = machine, prepared
+        self.start = WarmStart.open(str(start)) if start else None
+
+    def settings(self, size: CorpusSize, asked: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """Returns settings as tables of a TOML file, and one reason per choice; what was asked for comes first."""
+        if self.start is None:
+            return choose_settings(size, self._machine, self._prepared, asked)
+        start = self.start
+        asked = asked | {"training": asked["training"] | {"start_from": start.name}} if "training" in asked else asked
+        return choose_fine_tuning(size, self._machine, self._prepared, start.name, start.peak_rate, asked)
+
+
+def _tell_gain(run: RunFolder, say: Say) -> None:
+    """Compares the first evaluation, before fine-tuning, with the best one."""
+    best_by = load_settings(run.config).best_by
+    lines = run.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+    records = records_of(parse_records(line for line in lines if '"evaluation"' in line), EvaluationRecord)
+    figures = [(value, record.step) for record in records if (value := record.number(best_by)) is not None]
+    if not figures or figures[0][1] != 0:
+        return
+    value, step = (min if best_by == "loss" else max)(figures)
+    before, after = (SCORE_PATTERNS[best_by].format(each) for each in (figures[0][0], value))
+    if step == 0:
+        say(f"Fine-tuning did not help: {before} on the dev set is still the best, of the weights it started from.")
+    else:
+        say(f"On the dev set: {before} before fine-tuning, {after} with the best checkpoint (step {step:,}).")
 
 
 def score_held_out(run: RunFolder, say: Say) -> dict[str, Any]:
@@ -74,10 +125,13 @@ def score_held_out(run: RunFolder, say: Say) -> dict[str, Any]:
     return {"test": result.figures() if result else None}
 
 
-def _check_overrides(overrides: list[str], machine: Machine) -> None:
+def _check_overrides(choose: _Chooser, overrides: list[str]) -> None:
     """Reports a mistake in --set now, not after preparing."""
-    tables, _ = choose_settings(CorpusSize(num_pairs=1, num_target_tokens=1), machine, Path())
+    tables, _ = choose.settings(CorpusSize(num_pairs=1, num_target_tokens=1), {})
     settings = build_settings(tables, overrides, where="--set")
+    if choose.start is not None:
+        settings = choose.start.adapt(settings)
+        choose.start.require_same_shape(settings.model)
     load_preset(settings.model.preset)
     require_tokenizer(settings.evaluation.tokenizer)
 

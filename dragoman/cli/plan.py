@@ -12,7 +12,9 @@ from dragoman.run.errors import UsageError
 
 if TYPE_CHECKING:
     from dragoman.diagnosis.prediction import Prediction
+    from dragoman.diagnosis.strategies import StrategyChoice
     from dragoman.launch.check import CheckResult
+    from dragoman.run.config import Settings
 
 DEFAULT_SECONDS = 35.0
 
@@ -30,7 +32,7 @@ def add_plan_commands(app: typer.Typer) -> None:
         app,
         plan,
         "dragoman plan --nodes 2 --link 100mbit --steps 50000 --price-per-hour 12",
-        "dragoman plan --device A100 --devices-per-node 8 --inside-link nvlink3 --link 100gbit --plot a.svg",
+        "dragoman plan --device A100 --devices-per-node 8 --link 100gbit --plot a.svg",
         "dragoman plan my-plan.toml --json",
         "dragoman plan --list",
     )
@@ -68,24 +70,25 @@ def check(
     tell = message_printer(json)
     tell(f"Measuring for up to {seconds:.0f} s …")
     result = check_machines(settings, placement, seconds, warn)
-    prediction = _predict(result)
+    prediction = _predict(result, settings)
+    strategies = _estimate_strategies(result, settings)
     num_steps = steps or settings.training.max_steps
     price = settings.training.price_per_hour if price_per_hour is None else price_per_hour
     if json:
-        print_json(_figures(result, prediction, num_steps, price))
+        print_json(_figures(result, prediction, num_steps, price) | (strategies.to_json() if strategies else {}))
     else:
-        _print_report(result, prediction, num_steps, price)
+        _print_report(result, prediction, num_steps, price, strategies)
     if result.problems or prediction is None:
         raise typer.Exit(1)
 
 
-def _predict(result: "CheckResult") -> "Prediction | None":
+def _predict(result: "CheckResult", settings: "Settings") -> "Prediction | None":
     """Predicts from what was measured; adds the problems it finds to those of the hosts."""
-    from dragoman.diagnosis.advice import predict_and_advise
+    from dragoman.diagnosis.strategies import predict_as_configured
 
     if result.measured is None or not result.measured.alone_steps:
         return None
-    prediction = predict_and_advise(result.measured)
+    prediction = predict_as_configured(result.measured, settings)
     result.problems += prediction.problems
     if len(result.measured.machines) > 1 and not result.measured.all_reduce:
         result.problems.append(
@@ -95,10 +98,21 @@ def _predict(result: "CheckResult") -> "Prediction | None":
     return prediction
 
 
+def _estimate_strategies(result: "CheckResult", settings: "Settings") -> "StrategyChoice | None":
+    """Estimates all ways to synchronise; None on one machine, or where nothing was measured."""
+    from dragoman.diagnosis.strategies import compare_strategies
+
+    measured = result.measured
+    if measured is None or not measured.alone_steps or len(measured.machine_names) == 1:
+        return None
+    return compare_strategies(measured, settings)
+
+
 def _figures(
     result: "CheckResult", prediction: "Prediction | None", num_steps: int, price_per_hour: float | None
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"seconds_per_step": None, "parts": {}, "bottleneck": None, "links": [], "advice": []}
+    figures |= {"strategies": [], "chosen": None}
     if prediction is not None:
         hours = {name: seconds * num_steps / 3600 for name, seconds in prediction.interval().items()}
         costs = None if price_per_hour is None else {name: each * price_per_hour for name, each in hours.items()}
@@ -108,7 +122,11 @@ def _figures(
 
 
 def _print_report(
-    result: "CheckResult", prediction: "Prediction | None", num_steps: int, price_per_hour: float | None
+    result: "CheckResult",
+    prediction: "Prediction | None",
+    num_steps: int,
+    price_per_hour: float | None,
+    strategies: "StrategyChoice | None",
 ) -> None:
     from dragoman.diagnosis.wording import describe_prediction, describe_run_length
 
@@ -118,6 +136,8 @@ def _print_report(
         say(describe_run_length(prediction, num_steps, price_per_hour))
         for message in prediction.advice:
             say(f"What would help: {message}")
+    for line in strategies.lines() if strategies else []:
+        say(line)
     for note in result.measured.notes if result.measured else []:
         say(f"Note: {note}")
     for problem in result.problems:
@@ -131,13 +151,21 @@ def plan(
         Path | None, typer.Argument(metavar="PLAN.toml", help="File with the keys of the options, which override it.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model preset. Default: transformer-base.")] = None,
-    precision: Annotated[str | None, typer.Option(help="mixed (fp16, the default), bf16 or fp32.")] = None,
+    software: Annotated[
+        str | None,
+        typer.Option(help="What trains: pytorch (a well-made PyTorch trainer, the default) or openseq2seq."),
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="mixed (fp16, the default), bf16, tf32 or fp32.")] = None,
     batch_tokens: Annotated[
         int | None,
         typer.Option(help="Target tokens of a step over all devices, for any number of them. Default: 32768."),
     ] = None,
     batch_per_device: Annotated[
         int | None, typer.Option(help="Target tokens of a step on each device: the batch grows with the cluster.")
+    ] = None,
+    accumulate: Annotated[
+        int | None,
+        typer.Option(help="Batches that a device computes one after the other for each step. Default: 1."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Device: a name from --list. Default: V100.")] = None,
     devices_per_node: Annotated[int | None, typer.Option(help="Devices in each node. Default: 2.")] = None,
@@ -146,9 +174,14 @@ def plan(
         str | None,
         typer.Option(help="Link between nodes: a name from --list or a rate such as 300mbit. Default: 100mbit."),
     ] = None,
-    inside_link: Annotated[str | None, typer.Option(help="Link between devices of a node. Default: pcie3.")] = None,
-    gradient_bytes: Annotated[
-        int | None, typer.Option(help="Bytes sent for each gradient: 4 is fp32 (the default), 2 half precision.")
+    round_trip_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS", help="Round-trip time between nodes, as ping shows it. Default: the usual one of the link."
+        ),
+    ] = None,
+    inside_link: Annotated[
+        str | None, typer.Option(help="Link between devices of a node. Default: the usual one of the device.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the whole run, to get hours.")] = None,
     price_per_hour: Annotated[
@@ -168,34 +201,38 @@ def plan(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw the table as a chart: .svg or .png.")
     ] = None,
-    list_hardware: Annotated[bool, typer.Option("--list", help="List the known devices and links.")] = False,
+    list_hardware: Annotated[bool, typer.Option("--list", help="List the known devices, links and software.")] = False,
     json: Json = False,
 ) -> None:
     """Calculate how long a run takes, without machines to measure.
 
     Shows seconds per step by part, hours, cost, and what would help.
     """
-    from dragoman.diagnosis.hardware import hardware_lines, load_hardware
+    from dragoman.diagnosis.hardware import load_hardware
     from dragoman.diagnosis.plan import build_plan, load_plan
-    from dragoman.diagnosis.plan_output import plan_lines, save_chart
+    from dragoman.diagnosis.plan_output import hardware_lines, plan_lines, save_chart
+    from dragoman.diagnosis.software import load_software, software_names
 
     facts = load_hardware(hardware)
     if list_hardware:
-        _show(facts.model_dump(), hardware_lines(facts), json)
+        known = {name: load_software(name).model_dump() for name in software_names()}
+        _show(facts.model_dump() | {"software": known}, hardware_lines(facts), json)
         return
     settings = load_plan(
         file,
         {
             "model": model,
+            "software": software,
             "precision": precision,
             "batch_tokens": batch_tokens,
             "batch_per_device": batch_per_device,
+            "accumulate": accumulate,
             "device": device,
             "devices_per_node": devices_per_node,
             "nodes": nodes,
             "link": link,
+            "round_trip_ms": round_trip_ms,
             "inside_link": inside_link,
-            "gradient_bytes": gradient_bytes,
             "steps": steps,
             "price_per_hour": price_per_hour,
             "max_devices": max_devices,

@@ -3,22 +3,26 @@
 import glob
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, print_json, say, warn
 from dragoman.cli.train import unused_run_dir
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 
 if TYPE_CHECKING:
+    from dragoman.importing.files.found_runs import FoundRun
+    from dragoman.importing.importer import FoundRuns
     from dragoman.report.content import Comparison, Report
     from dragoman.report.evidence import StatedFacts
 
-PACKED = (".gz", ".xz", ".bz2", ".zst")
+PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip", ".tar", ".tgz")
 MAX_NAMED = 5
+MAX_COMPARED = 20
+"""Largest number of runs on one page."""
 
 Sources = Annotated[
     list[Path],
@@ -63,6 +67,9 @@ def report(
     price_per_hour: Annotated[
         float | None, typer.Option(metavar="PRICE", min=0, help="Price per hour of all machines.")
     ] = None,
+    parameters: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of trainable parameters, if the log does not say.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Treat each log as a run of its own.")] = False,
     json: Json = False,
 ) -> None:
@@ -70,18 +77,21 @@ def report(
 
     Is it trained? Overfitting? Network-bound? What did it cost? What would more steps bring? And more.
 
-    Reads run folders of dragoman; logs of OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT and the HF Trainer
-    (trainer_state.json); TensorBoard folders; and CSV tables. They may be compressed.
+    Reads run folders of dragoman; logs of OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT, Sockeye and the HF
+    Trainer (trainer_state.json); TensorBoard folders; and CSV tables. They may be compressed or in a zip or tar.
+    Several runs among them are compared; files of one run are read as one.
     """
     from dragoman.report.compose import write_report
     from dragoman.report.evidence import StatedFacts
 
-    known = StatedFacts(nodes, gpus_per_node, gpu, link, price_per_hour)
+    known = StatedFacts(nodes, gpus_per_node, gpu, link, price_per_hour, parameters)
     _check_known(known)
     groups = _group(sources, compare)
     if run_dir and len(groups) > 1:
         raise UsageError("--run-dir works with one run only; several runs are imported into a folder each.")
-    runs = [_as_run(group, run_dir) for group in groups]
+    runs = [run for group in groups for run in _as_runs(group, run_dir)]
+    if len(runs) > MAX_COMPARED:
+        raise UsageError(f"These are {len(runs)} runs: at most {MAX_COMPARED} can be compared. Name some of them.")
     found = _build(runs, known)
     folder = output or (runs[0].path if len(runs) == 1 else unused_run_dir("comparison"))
     files = write_report(found, folder)
@@ -99,13 +109,29 @@ def report(
 def import_logs(sources: Sources, run_dir: RunDir = None, json: Json = False) -> None:
     """Turn the log of another trainer into a run folder.
 
-    The commands status, verdict and report then work on it.
+    The commands status, verdict and report then work on it. A folder with several runs becomes several run folders.
     """
-    run = _as_run(sources, run_dir, must_import=True)
+    runs = _as_runs(sources, run_dir, must_import=True)
+    figures = [_figures_of(run) for run in runs]
+    if json:
+        print_json(figures[0] if len(figures) == 1 else {"runs": figures})
+        return
+    for each in figures:
+        say(
+            f"{each['trainer']}: {_count(each['train_records'], 'logged step')} and "
+            f"{_count(each['evaluations'], 'evaluation')} up to step {each['steps']['last'] or 0:,}, in {each['run']}"
+        )
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def _figures_of(run: RunFolder) -> dict[str, Any]:
     from dragoman.report.evidence import read_evidence
 
     evidence = read_evidence(run)
-    figures = {
+    return {
         "run": str(run.path),
         "trainer": evidence.trainer,
         "parameters": evidence.parameters,
@@ -114,17 +140,10 @@ def import_logs(sources: Sources, run_dir: RunDir = None, json: Json = False) ->
         "evaluations": len(evidence.evaluations),
         "failures": [failure.values() for failure in evidence.imported.failures] if evidence.imported else [],
     }
-    if json:
-        print_json(figures)
-        return
-    say(
-        f"{evidence.trainer}: {len(evidence.train):,} logged steps and {len(evidence.evaluations):,} evaluations up to "
-        f"step {evidence.last_step or 0:,}, in {run.path}"
-    )
 
 
 def _check_known(known: "StatedFacts") -> None:
-    """Refuses unknown names of GPUs and links before anything is read."""
+    """Refuses an unknown link before anything is read; an unknown GPU is only mentioned."""
     if known.gpu or known.link:
         from dragoman.diagnosis.hardware import load_hardware
         from dragoman.diagnosis.network_estimate import find_device
@@ -133,26 +152,40 @@ def _check_known(known: "StatedFacts") -> None:
         if known.link:
             hardware.link(known.link)
         if known.gpu and find_device(known.gpu) is None:
-            hardware.device(known.gpu)
+            try:
+                hardware.device(known.gpu)
+            except UserError as error:
+                warn(f"{error} The report goes on without figures of this GPU.")
 
 
 def _group(sources: Sequence[Path], is_each_its_own: bool) -> list[list[Path]]:
-    """Groups paths by run: several files are one run unless --compare is given; every folder is a run of its own."""
+    """Groups paths that may be of one run: files together unless --compare is given; every folder on its own."""
     if is_each_its_own or any(path.is_dir() or _own_run(path) for path in sources):
         return [[path] for path in sources]
     return [list(sources)]
 
 
-def _as_run(paths: Sequence[Path], run_dir: Path | None, must_import: bool = False) -> RunFolder:
-    """Returns the named run folder, or imports the run of another trainer into one."""
+def _as_runs(paths: Sequence[Path], run_dir: Path | None, must_import: bool = False) -> list[RunFolder]:
+    """Returns the named run folder, or imports the runs of other trainers into one folder each."""
     if len(paths) == 1 and (run := _own_run(paths[0])) is not None:
         if must_import:
             raise UsageError(f"{run.path} is already a run folder: use it directly with report.")
-        return run
-    from dragoman.importing.importer import import_run
+        return [run]
+    from dragoman.importing.importer import find_runs, several_runs
 
-    folder = RunFolder(run_dir) if run_dir else _place_for(paths)
-    import_run(list(paths), folder)
+    with find_runs(paths) as found:
+        if len(found.runs) == 1:
+            return [_import(found, found.runs[0], run_dir)]
+        if run_dir or len(found.runs) > MAX_COMPARED:
+            raise UsageError(several_runs(found))
+        warn("\n  ".join([f"{len(found.runs)} runs were found, each on its own:", *found.describe()]))
+        return [_import(found, each, None) for each in found.runs]
+
+
+def _import(found: "FoundRuns", run: "FoundRun", run_dir: Path | None) -> RunFolder:
+    folder = RunFolder(run_dir) if run_dir else _place_for(found, run)
+    for message in found.import_into(run, folder).left_out:
+        warn(message)
     return folder
 
 
@@ -171,16 +204,20 @@ def _own_run(path: Path) -> RunFolder | None:
     return None
 
 
-def _place_for(paths: Sequence[Path]) -> RunFolder:
+def _place_for(found: "FoundRuns", run: "FoundRun") -> RunFolder:
     """Returns runs/NAME; an earlier import of the same log is replaced, any other folder is left alone."""
-    name = paths[0].resolve().name
-    for ending in PACKED:
-        name = name.removesuffix(ending)
-    name = name.rsplit(".", 1)[0] if "." in name.strip(".") and paths[0].is_file() else name
-    name = name or "imported"
+    name = run.name if len(found.runs) > 1 else _name_of(found.asked_for[0])
     earlier = sorted(Path("runs").glob(f"{glob.escape(name)}*"))
+    paths = found.identity_of(run)
     again = next((path for path in earlier if _is_import_of(RunFolder(path), paths)), None)
     return RunFolder(again or unused_run_dir(name))
+
+
+def _name_of(path: Path) -> str:
+    name = path.resolve().name
+    for ending in PACKED:
+        name = name.removesuffix(ending)
+    return (name.rsplit(".", 1)[0] if "." in name.strip(".") and path.is_file() else name) or "imported"
 
 
 def _is_import_of(run: RunFolder, paths: Sequence[Path]) -> bool:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,13 +23,23 @@ NUM_LINES_BELOW_VIEW = 3
 NUM_VERDICT_RECORDS = 2_000
 """Number of last records that the live view's verdict uses; reading all of a long run each time would take too long."""
 
+_NICENESS = 10
+"""A page is built only with computing time that the run leaves free."""
+
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, e.g. runs/demo.")]
 
 
 def add_run_commands(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
     add_command(app, status, "dragoman status runs/demo", "dragoman status runs/demo --expect finished")
-    add_command(app, watch, "dragoman watch runs/demo", "dragoman watch runs/demo --json > records.jsonl")
+    add_command(
+        app,
+        watch,
+        "dragoman watch runs/demo",
+        "dragoman watch runs/demo --web --open",
+        "dragoman watch runs --web",
+        "dragoman watch runs/demo --json > records.jsonl",
+    )
     add_command(app, verdict, "dragoman verdict runs/demo", "dragoman verdict runs/demo --json")
     add_command(app, stop, "dragoman stop runs/demo", "dragoman stop runs/demo --timeout 600")
 
@@ -59,7 +70,7 @@ def status(
 
 
 def watch(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or with --web also a folder of runs.")],
     lines: Annotated[
         int | None,
         typer.Option(
@@ -70,13 +81,28 @@ def watch(
     json: Annotated[
         bool, typer.Option("--json", help="Print all records of metrics.jsonl, one JSON object per line.")
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve the report as a page on this machine that follows the run.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, show_default="a free one", help="With --web: port of the page."),
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="With --web: open the page in a browser.")] = False,
 ) -> None:
     """Show a run live until it ends. Ctrl-C ends the view, not the run.
 
-    Outside a terminal, this follows the log.
+    Outside a terminal, this follows the log. With --web, a page shows the report and renews it while the run goes on.
     """
     from dragoman.run.commands import command_for
 
+    if web:
+        if log or json or lines is not None:
+            raise UsageError("--web is a view of its own: leave out --log, --json and --lines.")
+        _serve_pages(run, port or 0, open_page)
+        return
+    if port is not None or open_page:
+        raise UsageError("--port and --open belong to --web.")
     folder = open_run(run)
     try:
         if json:
@@ -108,6 +134,8 @@ def verdict(run: RunArgument, json: Json = False) -> None:
     say(f"{found.why} Confidence {found.confidence:.0%}." if found.is_known else found.why)
     for message in (*found.evidence, *found.misleading):
         say(message)
+    for message in found.advice:
+        say(f"What would help: {message}")
 
 
 def stop(
@@ -143,6 +171,26 @@ def stop(
             _report_end(folder, observation, report)
     if json:
         print_json(run_figures(folder, observation))
+
+
+def _serve_pages(path: Path, port: int, is_to_open: bool) -> None:
+    """Serves the page of a run, or of a folder of runs, until Ctrl-C or SIGTERM."""
+    import threading
+    import webbrowser
+
+    from dragoman.live.server import LiveServer
+    from dragoman.run.interruption import signals_as_keyboard_interrupt
+
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is not a folder: --web shows a run folder or a folder of runs.")
+    os.nice(_NICENESS)
+    with suppress(KeyboardInterrupt), signals_as_keyboard_interrupt(), LiveServer(path, port) as server:
+        say(f"{path} is shown at {server.address}")
+        warn("Ctrl-C ends the page, not the run.")
+        if is_to_open:
+            # In a thread: a browser without windows would keep this program waiting.
+            threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+        server.serve_forever(poll_interval=0.1)
 
 
 def _watch_records(run: RunFolder) -> "Observation":
@@ -245,6 +293,10 @@ def _wait_for_end(run: RunFolder, timeout_seconds: float) -> "Observation":
     look_again = f"To see its state: {command_for('status', run.path)}"
     try:
         *_, observation = observe_until_end(run, timeout_seconds)
+    except UserError:
+        if run.path.exists():
+            raise
+        raise UserError(f"{run.path} was stopped before it had trained anything, so it was removed.") from None
     except KeyboardInterrupt:
         raise UserError(f"Stopped waiting; {run.path} was asked to stop and will still do so. {look_again}") from None
     if not observation.has_ended:

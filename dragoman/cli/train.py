@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
+from json import dumps as dump_json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from dragoman.cli.help_text import add_command
 from dragoman.cli.output import Json, message_printer, print_json, say
-from dragoman.run.errors import UsageError
+from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import waiting_variables
 
@@ -48,7 +49,8 @@ def add_train_commands(app: typer.Typer) -> None:
         "dragoman train --source my.en --target my.de",
         "dragoman train config.toml --set training.max_steps=5000 --workers 2",
         "dragoman train config.toml --hosts a:2,b:2 --send-data --detach",
-        "mpirun -H a:2,b:2 dragoman train config.toml --run-dir runs/my --continue",
+        "dragoman train config.toml --hosts a:2,b:2 --sync auto",
+        "dragoman train --from runs/my --source new.en --target new.de",
         "dragoman train --resume --run-dir runs/my",
     )
 
@@ -81,13 +83,26 @@ def train(
         str | None,
         typer.Option(metavar="FROM-TO", help="With --source: both languages, e.g. en-de. Default: detected."),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN[@WHICH]",
+            help="Fine-tune: start from the weights of a run; WHICH is as in --checkpoint. Default: best.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     workers: Workers = None,
     hosts: Hosts = None,
     min_hosts: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Keep training while at least N hosts are up; returning hosts rejoin."),
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default="1",
+            help="Keep training while at least N hosts are up; returning hosts rejoin.",
+        ),
+    ] = None,
     send_data: SendData = False,
     ssh_config: SshConfig = None,
     hang_timeout: Annotated[
@@ -99,9 +114,17 @@ def train(
             "--check/--no-check", help="What to measure before step 1: all, or nothing. Default: cluster.check."
         ),
     ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STRATEGY",
+            help="How workers agree on weights: every_step (default), hierarchical, bf16, fp16, int8, powersgd, local, "
+            "diloco, or auto: measure the links and choose. See docs/slow-networks.md.",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Train in the background, also after logout.")] = False,
     run_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder. Default: runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run-dir, on its hosts.")] = False,
     is_continued: Annotated[
         bool, typer.Option("--continue", help="Continue the run in --run-dir if there is one, otherwise start it.")
     ] = False,
@@ -115,6 +138,12 @@ def train(
         changes.append(f"cluster.hang_timeout={hang_timeout}")
     if check is not None:
         changes.append(f'cluster.check="{"always" if check else "never"}"')
+    if sync is not None:
+        changes.append(f"synchronisation.strategy={dump_json(sync)}")
+    if start is not None:
+        if resume:
+            raise UsageError("--from starts a new run; a resumed run already has its weights.")
+        changes.append(f"training.start_from={dump_json(start)}")
     text = (tuple(source or ()), tuple(target or ()), languages)
     request = _TrainRequest(config, *text, changes, run_dir, resume, is_continued)
     request.check()
@@ -127,14 +156,17 @@ def train(
         _train_as_rank(request, rank_info, json)
         return
     request.load_settings()  # reports a mistake before anything is created
-    placement = place_workers(workers, hosts, min_hosts, ssh_config, send_data)
     run = request.choose_run()
+    tell = message_printer(json)
+    options = (min_hosts, ssh_config, send_data)
+    placement = _recall_placement(request, run, options, tell) if workers is None and hosts is None else None
+    placement = placement or place_workers(workers, hosts, *options)
     if detach:
         from dragoman.launch.launcher import detach_run
 
         detach_run(run, say)
         return
-    figures = _train_from_here(request, run, placement, message_printer(json))
+    figures = _train_from_here(request, run, placement, tell)
     if json:
         print_run(run, figures)
 
@@ -177,19 +209,25 @@ class _TrainRequest:
         name = (self.config or (self.source[0] if self.source else Path("run"))).stem
         if self.run_dir is not None:
             return RunFolder(self.run_dir)
-        is_old = self.is_resumed or self.is_continued
-        return RunFolder(Path("runs") / name if is_old else unused_run_dir(name))
+        return RunFolder(Path("runs") / name if self.may_be_old else unused_run_dir(name))
 
-    def make_ready(self, run: RunFolder, num_workers: int, are_checkpoints_here: bool) -> bool:
-        """Creates or reopens the run; True if reopened. `are_checkpoints_here`: no other host has checkpoints."""
+    @property
+    def may_be_old(self) -> bool:
+        """Whether the run may exist already."""
+        return self.is_resumed or self.is_continued
+
+    def make_ready(self, run: RunFolder, num_workers: int, has_other_hosts: bool) -> bool:
+        """Creates or reopens the run; True if reopened."""
         from dragoman.training.run_setup import create_run, reopen_run
 
         settings = self.load_settings()
-        if self.is_resumed or (self.is_continued and run.checkpoint_steps()):
-            reopen_run(run, settings, self.changes, num_workers, are_checkpoints_here)
+        # Checkpoints may be on other hosts only; a run that has trained there has records here.
+        has_trained = bool(run.checkpoint_steps()) or (has_other_hosts and run.exists and run.metrics.exists())
+        if self.is_resumed or (self.is_continued and has_trained):
+            reopen_run(run, settings, self.changes, num_workers, has_other_hosts)
             return True
         assert settings is not None
-        create_run(run, settings, num_workers)
+        create_run(run, settings, num_workers, has_other_hosts)
         return False
 
 
@@ -205,8 +243,8 @@ def _train_from_here(
         return train_on_own_text(run, text, request.changes, placement, tell)
     from dragoman.launch.launcher import launch_run
 
-    is_resumed = request.make_ready(run, placement.num_workers, placement.is_only_this_machine)
-    is_trained = launch_run(run, placement, is_resumed)
+    has_other_hosts = not placement.is_only_this_machine
+    is_trained = launch_run(run, placement, lambda: request.make_ready(run, placement.num_workers, has_other_hosts))
     if is_trained and run.chosen_config.exists():
         from dragoman.cli.own_text import score_held_out
 
@@ -222,6 +260,7 @@ def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool)
         # mpirun gives its first process a terminal even if its own output goes to a file: show no progress bars.
         os.environ.setdefault("TTY_COMPATIBLE", "0")
     from dragoman.launch.other_launchers import train_as_rank
+    from dragoman.run.status import require_untrained
     from dragoman.training.worker import end_process
 
     if request.source:
@@ -233,7 +272,8 @@ def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool)
     def make_ready(num_workers: int) -> RunFolder:
         run = request.choose_run()
         tell(f"Run folder: {run.path}")
-        request.make_ready(run, num_workers, are_checkpoints_here=True)
+        require_untrained(run)
+        request.make_ready(run, num_workers, has_other_hosts=False)
         return run
 
     run = train_as_rank(rank_info, request.run_dir.parent if request.run_dir else Path("runs"), make_ready)
@@ -243,23 +283,57 @@ def _train_as_rank(request: _TrainRequest, rank_info: "RankInfo", is_json: bool)
 
 
 def place_workers(
-    workers: int | None, hosts: str | None, min_hosts: int, ssh_config: Path | None, is_data_sent: bool
+    workers: int | None, hosts: str | None, min_hosts: int | None, ssh_config: Path | None, is_data_sent: bool
 ) -> "Placement":
     """Decides which hosts the workers run on."""
     from dragoman.launch.hosts import Placement, parse_hosts
 
     if hosts is None:
-        if is_data_sent or ssh_config or min_hosts > 1:
+        if is_data_sent or ssh_config or (min_hosts or 1) > 1:
             raise UsageError("--send-data, --ssh-config and --min-hosts are for use with --hosts.")
         return Placement.on_this_machine(workers)
     if workers is not None:
         raise UsageError("Give either --workers or --hosts A:N,B:N, not both: N is the number of workers on each host.")
-    parsed = parse_hosts(hosts)
-    if min_hosts > len(parsed):
-        raise UsageError(f"--min-hosts {min_hosts} is more than the {len(parsed)} hosts given.")
+    return _change_placement(Placement(parse_hosts(hosts)), min_hosts, ssh_config, is_data_sent)
+
+
+def _change_placement(
+    placement: "Placement", min_hosts: int | None, ssh_config: Path | None, is_data_sent: bool
+) -> "Placement":
+    """Applies the options that were given beside the hosts."""
+    if min_hosts is not None and min_hosts > len(placement.hosts):
+        raise UsageError(f"--min-hosts {min_hosts} is more than the {len(placement.hosts)} hosts of the run.")
     if ssh_config is not None and not ssh_config.is_file():
         raise UsageError(f"--ssh-config: there is no file {ssh_config}.")
-    return Placement(parsed, min_hosts, ssh_config, is_data_sent)
+    return replace(
+        placement,
+        min_hosts=min_hosts or placement.min_hosts,
+        ssh_config=ssh_config or placement.ssh_config,
+        is_data_sent=is_data_sent or placement.is_data_sent,
+    )
+
+
+def _recall_placement(
+    request: _TrainRequest, run: RunFolder, options: tuple[int | None, Path | None, bool], tell: Callable[[str], None]
+) -> "Placement | None":
+    """Returns the hosts and workers that the run remembers, changed by the options; None if it remembers none."""
+    from dragoman.launch.hosts import Placement, load_placement
+
+    saved = load_placement(run) if request.may_be_old else None
+    if saved is None:
+        return None
+    if saved == Placement.on_this_machine(saved.num_workers):
+        tell(f"Workers of the run: {saved.num_workers} (from {run.placement}); --workers or --hosts chooses others.")
+        return place_workers(saved.num_workers, None, *options)
+    placement = _change_placement(saved, *options)
+    if placement.ssh_config and not placement.ssh_config.is_file():
+        raise UserError(
+            f"The ssh config of the run, {placement.ssh_config} (from {run.placement}), does not exist any more: "
+            "name it with --ssh-config FILE."
+        )
+    hosts = ", ".join(host.text for host in placement.hosts)
+    tell(f"Hosts of the run: {hosts} (from {run.placement}); --hosts or --workers chooses others.")
+    return placement
 
 
 def print_run(run: RunFolder, figures: dict[str, Any]) -> None:

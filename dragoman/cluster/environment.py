@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from dragoman.run.processes import num_physical_cores
 
-CAUSE_VARIABLE = "DRAGOMAN_RESTART_CAUSE"
-"""Tells restarted workers why they were restarted; they record it."""
+IS_RESTART_RECORDED_VARIABLE = "DRAGOMAN_RESTART_RECORDED"
+"""Tells restarted workers that their launcher has written the record of the restart."""
 RESUMED_VARIABLE = "DRAGOMAN_RESUMED"
 """Tells workers that the run must continue from a checkpoint and must not start at step 0."""
 LAUNCH_VARIABLE = "DRAGOMAN_LAUNCH"
@@ -20,6 +20,10 @@ CHECK_SECONDS_VARIABLE = "DRAGOMAN_CHECK_SECONDS"
 """Tells the workers of `dragoman check` how long they may measure."""
 PARENT_VARIABLE = "DRAGOMAN_PARENT"
 """Id of the process that started the workers of this machine; they end with it."""
+ADDRESS_VARIABLE = "DRAGOMAN_ADDRESS"
+"""Tells workers at which address of their machine the other machines reach them."""
+PORTS_VARIABLE = "DRAGOMAN_PORTS"
+"""Tells workers at which ports they may listen ("29500-29563"); any, where it is not set."""
 MEASUREMENTS_FILE = "measurements.json"
 """File in which the workers of `dragoman check` leave their results."""
 

@@ -5,7 +5,7 @@ run would add numbers in another order than an uninterrupted one and could not e
 fixed: gradients are views into one flat buffer, in the order in which backward completes them, divided into buckets.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dragoman.cluster.heartbeat import waiting
 from dragoman.cluster.step_clock import StepClock
 from dragoman.cluster.world import World
+from dragoman.corpus.batching import MicroBatch
 
 BUCKET_BYTES = 16 * 2**20
 ALIGNMENT_ELEMENTS = 16
@@ -30,7 +31,8 @@ class GradientSum:
         bucket_bytes: int = BUCKET_BYTES,
         clock: StepClock | None = None,
     ) -> None:
-        self._world = world
+        self.group = world.everyone
+        """The ranks whose gradients are summed."""
         self._clock = clock or StepClock(is_on=False)
         # Backward finishes parameters roughly in the reverse of the order the model declares them.
         parameters = list(parameters)[::-1]
@@ -55,6 +57,15 @@ class GradientSum:
         """Size of each bucket, in the order in which buckets are sent."""
         return tuple(bucket.nbytes for bucket in self._buckets)
 
+    @property
+    def num_exchanged_bytes(self) -> int:
+        """Bytes of one exchange of gradients between machines, as one of them sends it."""
+        return self.flat.nbytes
+
+    def contributions(self, batches: dict[int, MicroBatch]) -> Iterator[dict[int, MicroBatch]]:
+        """Yields the batches of this rank, part by part, between which gradients must not be mixed."""
+        yield batches
+
     def start_step(self) -> None:
         """Sets the gradients of the last step to zero."""
         self.flat.zero_()
@@ -68,7 +79,7 @@ class GradientSum:
 
     def finish(self) -> Tensor:
         """Collective: returns the flat gradient summed over all ranks; the gradients of parameters are views of it."""
-        if self._world.size > 1:
+        if self.group.size > 1:
             while len(self._works) < len(self._buckets):  # all buckets, on a rank that had no batch
                 self._send_next_bucket()
             with waiting("the gradients of all ranks"):
@@ -77,7 +88,7 @@ class GradientSum:
         return self.flat
 
     def _on_gradient_complete(self, parameter: nn.Parameter) -> None:
-        if not self._is_last_backward:
+        if not self._is_last_backward or self.group.size == 1:
             return
         self._pending[self._bucket_of[parameter]] -= 1
         # In a fixed order, whatever order backward takes: ranks must send the same bucket at the same time.
@@ -85,7 +96,7 @@ class GradientSum:
             self._send_next_bucket()
 
     def _send_next_bucket(self) -> None:
-        work = dist.all_reduce(self._buckets[len(self._works)], async_op=True)
+        work = dist.all_reduce(self._buckets[len(self._works)], group=self.group.handle, async_op=True)
         assert work is not None
         self._clock.follow(work)
         self._works.append(work)

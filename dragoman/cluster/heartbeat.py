@@ -53,7 +53,7 @@ class WorkerEnd:
     """How a worker's run ended, if it ended well."""
 
     reason: str
-    """The name of a `StopReason` in lower case: steps, time, cost, signal, request or host_back."""
+    """The name of a `StopReason` in lower case: steps, patience, time, cost, signal, request or host_back."""
     step: int
 
     def to_json(self) -> dict[str, Any]:

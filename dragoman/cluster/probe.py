@@ -1,8 +1,10 @@
 """Measures the links between ranks as training uses them: same processes, interface, sockets and collectives."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,8 @@ LINK_SECONDS = 0.4
 LARGEST_LINK_BYTES = 64 * 2**20
 NUM_AGAIN = 2
 FLOAT_BYTES = 4
+TCP_COUNTERS = Path("/proc/net/snmp")
+"""Counters of TCP over IPv4 and IPv6, of the network namespace that the reader is in."""
 
 Transfer = tuple[int, float]
 """Bytes, and the seconds they took."""
@@ -37,6 +41,8 @@ class ProbedLink:
     receiver: str
     latency_seconds: float
     bytes_per_second: float
+    retransmitted_share: float | None
+    """Share of the segments sent meanwhile that had to be sent again; None where the kernel does not count them."""
 
 
 def sweep_sizes(largest_bytes: int) -> list[int]:
@@ -48,23 +54,28 @@ def sweep_sizes(largest_bytes: int) -> list[int]:
 
 
 def measure_all_reduce(
-    world: World, sizes: Sequence[int], seconds: float, group: dist.ProcessGroup | None = None
+    world: World,
+    sizes: Sequence[int],
+    seconds: float,
+    group: dist.ProcessGroup | None = None,
+    time_once: Callable[[Tensor, dist.ProcessGroup | None], float] | None = None,
 ) -> list[Transfer]:
     """Collective: times all-reduces of these sizes, as many as fit into the time; the slowest rank counts.
 
-    With a group, only its ranks may call it.
+    With a group, only its ranks may call it. `time_once` times another exchange instead.
     """
+    time_once = time_once or _all_reduce_seconds
     buffer = torch.zeros(-(-sizes[-1] // FLOAT_BYTES), dtype=torch.float32, device=world.device)
     begin = time.perf_counter()
     found: list[Transfer] = []
     for size in sizes:
         beat(f"measuring an exchange of {size} bytes")
         part = buffer[: max(1, size // FLOAT_BYTES)]
-        first = _agreed_largest(_all_reduce_seconds(part, group), group)
+        first = _agreed_largest(time_once(part, group), group)
         spent = _agreed_largest(time.perf_counter() - begin, group)
         # The first of a size may enlarge socket buffers: it counts only if there is no time for another.
         num_more = _repeats(first, seconds - spent)
-        times = [_agreed_largest(_all_reduce_seconds(part, group), group) for _ in range(num_more)] or [first]
+        times = [_agreed_largest(time_once(part, group), group) for _ in range(num_more)] or [first]
         found.append((part.numel() * FLOAT_BYTES, sum(times) / len(times)))
         spent = _agreed_largest(time.perf_counter() - begin, group)
         if spent + GROWTH * found[-1][1] > seconds:
@@ -85,6 +96,15 @@ def _all_reduce_seconds(part: Tensor, group: dist.ProcessGroup | None) -> float:
     return time.perf_counter() - begin
 
 
+def _all_gather_seconds(part: Tensor, group: dist.ProcessGroup | None) -> float:
+    gathered = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+    dist.barrier(group)
+    begin = time.perf_counter()
+    dist.all_gather(gathered, part, group=group)
+    _wait_for_device(part)
+    return time.perf_counter() - begin
+
+
 def _agreed_largest(seconds: float, group: dist.ProcessGroup | None) -> float:
     number = torch.tensor([seconds], dtype=torch.float64)
     dist.all_reduce(number, op=dist.ReduceOp.MAX, group=group)
@@ -100,6 +120,23 @@ def measure_inside(world: World, sizes: Sequence[int], seconds: float) -> list[T
     found = measure_all_reduce(world, sizes, seconds, group) if world.rank in inside else []
     world.wait_for_all()
     if world.rank in inside:
+        dist.destroy_process_group(group)
+    return found
+
+
+def measure_gather(world: World, sizes: Sequence[int], seconds: float) -> list[Transfer]:
+    """Collective: times all-gathers between one rank of each machine; the bytes are those that a machine sends.
+
+    Empty on ranks that take no part.
+    """
+    leaders = [world.machines.index(machine) for machine in dict.fromkeys(world.machines)]
+    group = dist.new_group(leaders)
+    found = []
+    if world.rank in leaders:
+        timed = measure_all_reduce(world, sizes, seconds, group, _all_gather_seconds)
+        found = [((len(leaders) - 1) * num_bytes, taken) for num_bytes, taken in timed]
+    world.wait_for_all()
+    if world.rank in leaders:
         dist.destroy_process_group(group)
     return found
 
@@ -144,12 +181,17 @@ def measure_links(world: World) -> list[ProbedLink]:
             elif world.rank == receiver:
                 _answer_messages(world, sender)
         world.wait_for_all()
-    rows = {int(row[0]): row[1:] for row in _gather_rows(world, found, len(pairs))}
     return [
-        ProbedLink(world.machines[sender], world.machines[receiver], *rows[index])
-        for index, (sender, receiver) in enumerate(pairs)
-        if index in rows
+        _named_link(world, *pairs[int(index)], *figures)
+        for index, *figures in sorted(_gather_rows(world, found, len(pairs)))
     ]
+
+
+def _named_link(
+    world: World, sender: int, receiver: int, latency_seconds: float, bytes_per_second: float, share: float
+) -> ProbedLink:
+    names = world.machines[sender], world.machines[receiver]
+    return ProbedLink(*names, latency_seconds, bytes_per_second, share if share >= 0 else None)
 
 
 def _ring_pairs(leaders: Sequence[int]) -> list[tuple[int, int]]:
@@ -166,9 +208,10 @@ def _rounds(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]
             yield list(together)
 
 
-def _measure_sending(world: World, receiver: int) -> tuple[float, float]:
-    """Returns latency in seconds and bytes per second to another rank."""
+def _measure_sending(world: World, receiver: int) -> tuple[float, float, float]:
+    """Returns latency in seconds, bytes per second and the share sent again to another rank; -1 if it is not known."""
     beat("measuring a link")
+    before = read_tcp_segments()
     pings = [_timed_message(world, PING_BYTES, receiver) for _ in range(NUM_PINGS)]
     round_trip = sorted(pings)[NUM_PINGS // 2]
     size = LINK_BYTES
@@ -181,7 +224,30 @@ def _measure_sending(world: World, receiver: int) -> tuple[float, float]:
     # A lost packet or a busy machine may delay one message: the best of several is what the link can carry.
     again = [max(1e-9, _timed_message(world, size, receiver) - round_trip) for _ in range(NUM_AGAIN)]
     _send_size(0, receiver)
-    return round_trip / 2, size / min(seconds, *again)
+    share = retransmitted_share(before, read_tcp_segments())
+    return round_trip / 2, size / min(seconds, *again), -1.0 if share is None else share
+
+
+def read_tcp_segments() -> tuple[int, int] | None:
+    """Returns the TCP segments that this host has sent and sent again, over all connections; None outside Linux."""
+    with suppress(OSError, ValueError, KeyError):
+        names, numbers = (
+            line.split()[1:]
+            for line in TCP_COUNTERS.read_text(encoding="ascii").splitlines()
+            if line.startswith("Tcp:")
+        )
+        counters = dict(zip(names, map(int, numbers), strict=True))
+        return counters["OutSegs"], counters["RetransSegs"]
+    return None
+
+
+def retransmitted_share(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """Returns which share of the segments sent between two readings was sent again; None if none was sent."""
+    if before is None or after is None:
+        return None
+    # OutSegs does not count what is sent again.
+    sent, again = after[0] - before[0], after[1] - before[1]
+    return min(1.0, again / sent) if sent > 0 and again >= 0 else None
 
 
 def _timed_message(world: World, size: int, receiver: int) -> float:
@@ -218,7 +284,7 @@ def _message(world: World, size: int) -> Tensor:
 
 def _gather_rows(world: World, rows: list[list[float]], num_rows: int) -> list[list[float]]:
     """Collective: returns the rows of all ranks, which may have different numbers of rows."""
-    width = 3
+    width = 4
     padded = [number for row in rows for number in row] + [-1.0] * (width * (num_rows - len(rows)))
     tables = world.gather_numbers(padded)
     cut = (table[begin : begin + width] for table in tables for begin in range(0, len(table), width))

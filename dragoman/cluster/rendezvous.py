@@ -16,8 +16,16 @@ from pathlib import Path
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from dragoman.cluster.addresses import TRY_SECONDS, interface_of, own_addresses
-from dragoman.cluster.environment import RankInfo
+from dragoman.cluster.addresses import (
+    ALL_ADDRESSES,
+    LOOPBACK,
+    address_of,
+    interface_of,
+    own_address_towards,
+    own_addresses,
+)
+from dragoman.cluster.environment import ADDRESS_VARIABLE, PORTS_VARIABLE, RankInfo
+from dragoman.cluster.guarded_store import StoreGate, StorePassage, open_local_store
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import read_json, write_json
 from dragoman.run.processes import own_cores
@@ -25,6 +33,8 @@ from dragoman.run.processes import own_cores
 RENDEZVOUS_SECONDS = 120.0
 POLL_SECONDS = 0.2
 DEFAULT_PORT = "29500"
+_kept_open: list[StoreGate | StorePassage] = []
+"""Ways to the store, which are needed as long as this process lives."""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -40,19 +50,34 @@ class Rendezvous:
     """Ranks, this one included, that may use cores which this one may use too."""
     machines: tuple[str, ...] = ("",)
     """The machine of each rank, by a name no other machine has."""
+    address: str = LOOPBACK
+    """Where the other ranks reach this one."""
+    ports: range | None = None
+    """Where this rank may listen; None for any free port."""
 
 
 def join_rendezvous(rank_info: RankInfo, folder: Path) -> Rendezvous:
-    """Collective: waits for all processes and chooses the network interface that reaches them."""
-    store = _store_at_address(rank_info) if "MASTER_ADDR" in os.environ else _store_through_file(rank_info, folder)
+    """Collective: waits for all processes and chooses the address at which they reach this one."""
+    if "MASTER_ADDR" in os.environ:
+        store, towards_first = _store_at_address(rank_info), [os.environ["MASTER_ADDR"]]
+    else:
+        store, towards_first = _store_through_file(rank_info, folder)
     machines, num_sharing_cores = _exchange_machines(rank_info, store)
     order = sorted(range(rank_info.size), key=lambda rank: (machines.index(machines[rank]), rank))
     local = [rank for rank in order if machines[rank] == machines[rank_info.rank]]
-    if not any(os.environ.get(variable) for variable in INTERFACE_VARIABLES):
-        _choose_interface(rank_info, store, machines)
-    names = _distinct_names([machines[rank] for rank in order])
+    address = _given_address() or _find_address(rank_info, store, machines, towards_first)
+    if interface := interface_of(address):
+        for variable in INTERFACE_VARIABLES:  # for NCCL, which cannot be given an address
+            os.environ.setdefault(variable, interface)
     return Rendezvous(
-        store, order.index(rank_info.rank), rank_info.size, local.index(rank_info.rank), num_sharing_cores, names
+        store,
+        order.index(rank_info.rank),
+        rank_info.size,
+        local.index(rank_info.rank),
+        num_sharing_cores,
+        _distinct_names([machines[rank] for rank in order]),
+        address,
+        parse_ports(os.environ.get(PORTS_VARIABLE, "")),
     )
 
 
@@ -65,8 +90,11 @@ def _store_at_address(rank_info: RankInfo) -> Store:
     return PrefixStore(rank_info.job, store)
 
 
-def _store_through_file(rank_info: RankInfo, folder: Path) -> Store:
-    """Rank 0 opens a store and writes its address to a file; the others read the file until they can connect."""
+def _store_through_file(rank_info: RankInfo, folder: Path) -> tuple[Store, list[str]]:
+    """Rank 0 opens a store and writes its address to a file; the others read the file until they can connect.
+
+    Also returns the addresses at which rank 0 may be reached.
+    """
     path = _rendezvous_file(rank_info, folder)
     return _open_store(path) if rank_info.rank == 0 else _find_store(rank_info, path)
 
@@ -75,28 +103,33 @@ def _rendezvous_file(rank_info: RankInfo, folder: Path) -> Path:
     return folder / f".meeting-{rank_info.job}.json"
 
 
-def _open_store(path: Path) -> Store:
-    timeout = timedelta(seconds=RENDEZVOUS_SECONDS)
-    store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)  # noqa: S104
+def _open_store(path: Path) -> tuple[Store, list[str]]:
+    store = open_local_store(RENDEZVOUS_SECONDS)
     secret = secrets.token_hex(16)
-    store.set("secret", secret)
+    # The gate is open on every interface: which one reaches the others is not known yet.
+    gate = StoreGate(ALL_ADDRESSES, None, secret, store.port)
+    _kept_open.append(gate)
     addresses = [address for _, address in own_addresses()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"addresses": addresses, "port": store.port, "secret": secret})
+        mask = os.umask(0o077)  # the secret is for the owner of the run only
+        try:
+            write_json(path, {"addresses": addresses, "port": gate.port, "secret": secret})
+        finally:
+            os.umask(mask)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {describe_os_error(error)}.") from None
-    return store
+    return store, addresses
 
 
-def _find_store(rank_info: RankInfo, path: Path) -> Store:
+def _find_store(rank_info: RankInfo, path: Path) -> tuple[Store, list[str]]:
     end = time.monotonic() + RENDEZVOUS_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError, KeyError, RuntimeError):
             written = read_json(path)
-            for address in written["addresses"]:
-                if (store := _try_store(address, int(written["port"]), str(written["secret"]))) is not None:
-                    return store
+            found = _try_gate(written["addresses"], int(written["port"]), str(written["secret"]))
+            if found is not None:
+                return found
         time.sleep(POLL_SECONDS)
     raise UserError(
         f"Worker {rank_info.rank} on {socket.gethostname()} did not find worker 0 in {RENDEZVOUS_SECONDS:.0f} s: "
@@ -105,19 +138,15 @@ def _find_store(rank_info: RankInfo, path: Path) -> Store:
     )
 
 
-def _try_store(address: str, port: int, secret: str) -> Store | None:
-    """Connects to the store at an address; None if it is another one: every machine has a 127.0.0.1."""
-    try:
-        with socket.create_connection((address, port), timeout=TRY_SECONDS):
-            pass
-        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=RENDEZVOUS_SECONDS))
-        is_right = store.check(["secret"]) and store.get("secret").decode() == secret
-    except (OSError, RuntimeError):
+def _try_gate(addresses: list[str], port: int, secret: str) -> tuple[Store, list[str]] | None:
+    """Connects to the store behind a gate; None if the gate does not answer at any of its addresses."""
+    passage = StorePassage(addresses, port, secret)
+    if (address := passage.find_gate()) is None:
+        passage.close()
         return None
-    if not is_right:
-        return None
-    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
-    return store
+    _kept_open.append(passage)
+    store = TCPStore(LOOPBACK, passage.port, is_master=False, timeout=timedelta(seconds=RENDEZVOUS_SECONDS))
+    return store, [address]
 
 
 def remove_rendezvous_file(rank_info: RankInfo, folder: Path) -> None:
@@ -151,21 +180,32 @@ def _distinct_names(machines: list[str]) -> tuple[str, ...]:
     return tuple(names[machine] for machine in machines)
 
 
-def _choose_interface(rank_info: RankInfo, store: Store, machines: list[str]) -> None:
-    """Collective: sets the interface through which this process and the first machine reach each other."""
+def _given_address() -> str | None:
+    """Returns the address that our launcher found, or that of the interface a person has chosen."""
+    interfaces = (os.environ.get(variable) for variable in INTERFACE_VARIABLES)
+    chosen = next(filter(None, interfaces), None)
+    return os.environ.get(ADDRESS_VARIABLE) or (address_of(chosen) if chosen else None)
+
+
+def _find_address(rank_info: RankInfo, store: Store, machines: list[str], towards_first: list[str]) -> str:
+    """Collective: returns the address through which this process and the first machine reach each other."""
     others = [rank for rank, machine in enumerate(machines) if machine != machines[0]]
     if not others:
-        address = "127.0.0.1"
-    elif machines[rank_info.rank] == machines[0]:
-        address = store.get("address_of_first").decode()
-    else:
-        with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as connection:
-            address = str(connection.getsockname()[0])
-            if rank_info.rank == others[0]:
-                store.set("address_of_first", str(connection.getpeername()[0]))
-    if interface := interface_of(address):
-        for variable in INTERFACE_VARIABLES:
-            os.environ[variable] = interface
+        return LOOPBACK
+    if machines[rank_info.rank] == machines[0]:
+        return store.get("address_of_first").decode()
+    resolved = [str(info[4][0]) for name in towards_first for info in socket.getaddrinfo(name, None)]
+    # A name may have addresses of both kinds, and this machine a way to one kind only.
+    reached = next((address for address in resolved if own_address_towards([address])), resolved[0])
+    if rank_info.rank == others[0]:
+        store.set("address_of_first", reached)
+    return own_address_towards([reached]) or LOOPBACK
+
+
+def parse_ports(text: str) -> range | None:
+    """Reads a range of ports that `format_ports` wrote; None where there is none."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last) + 1) if last else None
 
 
 def publish_value(rendezvous: Rendezvous, key: str, value: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ Everything ranks exchange is exchanged here, except gradients (see gradient_sum)
 
 import json
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,10 +14,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
+from dragoman.cluster.gloo import place_gloo
 from dragoman.cluster.heartbeat import waiting
 from dragoman.cluster.rendezvous import Rendezvous
 
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Some ranks that exchange data among themselves."""
+
+    size: int
+    handle: dist.ProcessGroup | None = None
+    """None for all ranks, or where there is only one."""
+
+
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Long, because ranks wait here while one of them evaluates; hangs are found by heartbeats."""
 
@@ -46,6 +59,20 @@ class World:
     def is_first(self) -> bool:
         """Whether this rank writes files and prints messages."""
         return self.rank == 0
+
+    @property
+    def everyone(self) -> RankGroup:
+        """All ranks."""
+        return RankGroup(self.size)
+
+    def start_group(self, ranks: Sequence[int]) -> RankGroup:
+        """Collective: starts a group of some ranks; all ranks of the world start all groups in the same order."""
+        if len(ranks) == 1 or self.size == 1:
+            return RankGroup(1)
+        if len(ranks) == self.size:
+            return self.everyone
+        handle = dist.new_group(list(ranks))
+        return RankGroup(len(ranks), handle if self.rank in ranks else None)
 
     def sum_numbers(self, numbers: list[float]) -> list[float]:
         """Collective: sums each number over all ranks, in double precision on the host."""
@@ -140,7 +167,8 @@ def join_world(rendezvous: Rendezvous | None, device: torch.device = CPU) -> Wor
         return World(device=device, machines=(socket.gethostname(),))
     if rendezvous.size > 1:
         # Host tensors use gloo even with GPUs: votes and counts must not wait for kernels.
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        gloo = place_gloo(rendezvous.address, rendezvous.ports)
+        backend = f"cpu:{gloo},cuda:nccl" if device.type == "cuda" else gloo
         store = PrefixStore("world", rendezvous.store)
         dist.init_process_group(
             backend, store=store, rank=rendezvous.rank, world_size=rendezvous.size, timeout=COLLECTIVE_TIMEOUT

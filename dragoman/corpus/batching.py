@@ -92,6 +92,8 @@ class StepPlan:
     """Computed positions of source and target, padding included."""
     num_tokens: int
     """Computed positions that hold a token."""
+    target_tokens_by_worker: tuple[int, ...] = ()
+    """Target tokens of each virtual worker."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,7 @@ def _describe_step(taken: Sequence[PlannedMicroBatch], virtual_workers: int) -> 
         sum(planned.num_target_tokens for planned in taken),
         sum(planned.num_padded_tokens for planned in taken),
         sum(planned.num_tokens for planned in taken),
+        (*(planned.num_target_tokens for planned in taken), *[0] * (virtual_workers - len(taken))),
     )
 
 

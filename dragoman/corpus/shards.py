@@ -77,12 +77,12 @@ class Shards(BaseModel):
         return sum(shard.num_target_tokens for shard in self.shards)
 
 
-def _ids_path(folder: Path, shard_index: int, side: Side) -> Path:
+def ids_path(folder: Path, shard_index: int, side: Side) -> Path:
     """File with the ids of one side of one shard."""
     return folder / f"{shard_index:05d}.{side}.ids"
 
 
-def _offsets_path(folder: Path, shard_index: int, side: Side) -> Path:
+def offsets_path(folder: Path, shard_index: int, side: Side) -> Path:
     """File with the sentence boundaries of one side of one shard."""
     return folder / f"{shard_index:05d}.{side}.offsets"
 
@@ -139,7 +139,7 @@ def _write_side(folder: Path, index: int, side: Side, sentences: Sequence[bytes]
     packed = b"".join(sentences)
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences)) // np.dtype(dtype).itemsize
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(OFFSET_DTYPE).tobytes()
-    contents = {_ids_path(folder, index, side): packed, _offsets_path(folder, index, side): offsets}
+    contents = {ids_path(folder, index, side): packed, offsets_path(folder, index, side): offsets}
     return WrittenSide(
         lengths,
         np.bincount(np.frombuffer(packed, dtype)),
@@ -208,8 +208,8 @@ def _advise(mapped: NDArray[Any], advice: int) -> None:
 def _open_side(folder: Path, index: int, side: Side, dtype: str, shard: Shard) -> _MappedSide:
     num_tokens = shard.num_source_tokens if side == "source" else shard.num_target_tokens
     return _MappedSide(
-        _ids_path(folder, index, side),
-        _offsets_path(folder, index, side),
+        ids_path(folder, index, side),
+        offsets_path(folder, index, side),
         np.dtype(dtype),
         shard.num_pairs,
         num_tokens,

@@ -12,6 +12,11 @@ _LARGEST_BLEU = 100.0
 _NUM_TESTED = 60
 FLAT_GAIN = {"loss": 0.005, "bleu": 0.1}
 """A curve is flat where 10 % more steps gain less than this."""
+_LEAST_BLEU = 5.0
+"""Below this a model has only begun to translate, and nobody can foresee when BLEU takes off."""
+_WIDEST_CHANGES, _WIDEST_GAINS = 2.0, 10.0
+"""A margin of more than two changes says nothing about the change, unless it is below ten gains of a flat curve: then
+it says that nothing much will happen."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,11 @@ class Prospect:
     high: float
     """An evaluation will give a value between low and high in nine of ten cases."""
     is_sound: bool
-    """Whether the interval ends before the limit of possible values; if not, the curve is too steep for a forecast."""
+    """Whether the interval ends before the limits of possible values, and BLEU is not still almost zero; if not, the
+    curve is too steep, or too young, for a forecast."""
+    is_useful: bool = True
+    """Whether the forecast is sound and its interval narrow enough to say something; otherwise do not show it, but say
+    that it is not known what more steps would bring."""
 
     @property
     def change(self) -> float:
@@ -72,7 +81,13 @@ class Forecast:
         expected = fit.predict([step])
         low, high = float(expected.low[0]), float(expected.high[0])
         is_sound = high < fit.bound if fit.is_rising else low > fit.bound
-        return Prospect(step - self.last_step, self.last_value, float(expected.value[0]), low, high, is_sound)
+        if self.figure == "bleu":
+            is_sound = is_sound and low > 0 and self.last_value >= _LEAST_BLEU
+        found = Prospect(step - self.last_step, self.last_value, float(expected.value[0]), low, high, is_sound)
+        # Not the change from the last value, which may be a lucky or unlucky one.
+        change = found.then - float(self.fit.curve([self.last_step]).value[0])
+        widest = max(_WIDEST_CHANGES * abs(change), _WIDEST_GAINS * least_gain(self.figure))
+        return replace(found, is_useful=is_sound and found.margin <= widest)
 
     @property
     def is_flat(self) -> bool:
@@ -94,16 +109,21 @@ def forecast(
     fit = fit_curve(steps, values, schedule, figure == "bleu", _LARGEST_BLEU if figure == "bleu" else bound)
     if fit is None:
         return None
-    flat_from = _flat_from(fit, last_step, FLAT_GAIN.get(figure, FLAT_GAIN["loss"]))
+    flat_from = _flat_from(fit, last_step, least_gain(figure))
     return Forecast(figure, fit, last_step, float(values[-1]), flat_from)
 
 
-def _flat_from(fit: CurveFit, last_step: int, least_gain: float) -> int | None:
+def least_gain(figure: str) -> float:
+    """Gain below which a curve of this figure is flat."""
+    return FLAT_GAIN.get(figure, FLAT_GAIN["loss"])
+
+
+def _flat_from(fit: CurveFit, last_step: int, smallest: float) -> int | None:
     """First step after which the curve stays flat; it may be flat for a while in the middle of its schedule."""
     steps = np.unique([*np.geomspace(max(1.0, last_step / 10), last_step * FURTHEST / 1.1, _NUM_TESTED), last_step])
     gains = fit.curve(steps.tolist()).value - fit.curve((1.1 * steps).tolist()).value
     # A curve that gets worse gains nothing either.
-    steep = np.flatnonzero((-gains if fit.is_rising else gains) >= least_gain)
+    steep = np.flatnonzero((-gains if fit.is_rising else gains) >= smallest)
     first = int(steep[-1]) + 1 if len(steep) else 0
     return int(steps[first]) if first < len(steps) else None
 

@@ -1,5 +1,6 @@
 """Facts about devices and links by name, from hardware.toml and from a user's file of the same form."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -11,10 +12,15 @@ from pydantic import Field, ValidationError, model_validator
 from dragoman.diagnosis.step_model import Link, tcp_goodput
 from dragoman.run.errors import UsageError, did_you_mean
 from dragoman.run.tables import NotNegative, Positive, SettingsTable, first_problem, read_toml
-from dragoman.run.units import format_bytes, format_rate, parse_rate
+from dragoman.run.units import format_rate, parse_rate
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
+_WORD = re.compile(r"[a-z0-9]+")
+_MEMORY = re.compile(r"\b(\d{1,4}) ?g(?:i?b)?\b")
+_COUNT = re.compile(r"^\s*\d{1,6}\s*[x×*]\s*|(?<![a-z])[x×*]\s*\d{1,6}\s*$")
+_OTHER_MODELS = {"ti", "super", "laptop", "mobile", "max", "mig"}
+"""Words that make a device another model, or a part of one."""
 _ETHERNET_LATENCY_SECONDS = 5e-5
 ETHERNET_GOODPUT_LOW, ETHERNET_GOODPUT_HIGH = 0.9, 0.99
 
@@ -39,15 +45,18 @@ class Device(SettingsTable):
     about: str
     memory_bytes: Positive
     memory_bytes_per_second: Positive
-    seconds_per_operation: NotNegative
     peak_flops: dict[Precision, Positive]
-    reached_share: dict[Precision, ShareRange]
+    inside_link: str = "pcie3"
+    """The link that usually joins such devices in one machine."""
+    reached_share: dict[Precision, ShareRange] = Field(default_factory=dict)
+    """Share of peak as measured; by software and device where it is missing."""
+    seconds_per_operation: NotNegative | None = None
     source: str
 
     @model_validator(mode="after")
-    def _has_a_share_for_each_peak(self) -> Self:
-        if set(self.peak_flops) != set(self.reached_share):
-            raise ValueError("peak_flops and reached_share must have the same precisions")
+    def _has_a_peak_for_each_share(self) -> Self:
+        if missing := set(self.reached_share) - set(self.peak_flops):
+            raise ValueError(f"reached_share has {', '.join(sorted(missing))}, and peak_flops does not")
         return self
 
 
@@ -77,6 +86,15 @@ class Hardware(SettingsTable):
             raise UsageError(_unknown("device", name, self.devices))
         return self.devices[name]
 
+    def find_device(self, name: str) -> tuple[str, Device] | None:
+        """Finds the device in a name that logs and people give it, such as "Tesla V100-SXM2-32GB"; None if unknown."""
+        words = _words(name)
+        if words & _OTHER_MODELS:
+            return None
+        matching = [known for known in self.devices if _words(known) <= words or _joined(known) in words]
+        found = max(matching, key=lambda known: len(_words(known)), default=None)
+        return None if found is None else (found, self.devices[found])
+
     def link(self, name: str) -> LinkFacts:
         """Looks up a link by its name, or builds Ethernet of a rate such as 300mbit or 200MB/s."""
         if found := self.links.get(name) or self.links.get(name.lower()):  # 1Gbit is 1gbit
@@ -97,16 +115,15 @@ def load_hardware(own_file: Path | None = None) -> Hardware:
         raise UsageError(f"{own_file or 'hardware.toml'}: {_problem(error)}") from None
 
 
-def hardware_lines(hardware: Hardware) -> list[str]:
-    """Formats one line for each device and link."""
-    lines = ["Devices:"]
-    for name, device in hardware.devices.items():
-        peaks = ", ".join(f"{precision} {peak / 1e12:g}" for precision, peak in device.peak_flops.items())
-        lines.append(f"  {name:<15} {device.about}: {format_bytes(device.memory_bytes)}; TFLOP/s: {peaks}")
-    lines.append("Links (each direction), or any rate such as 300mbit:")
-    for name, link in hardware.links.items():
-        lines.append(f"  {name:<15} {link.about}: {format_rate(link.bytes_per_second)}")
-    return lines
+def _words(name: str) -> frozenset[str]:
+    """Splits the name of a device: "2 x V100 (32 GB)" has the words v100 and 32gb."""
+    text = _MEMORY.sub(r"\1gb", _COUNT.sub(" ", name.lower()))
+    return frozenset(_WORD.findall(text))
+
+
+def _joined(name: str) -> str:
+    """The name in one word, as in RTX3090."""
+    return name.lower().replace("-", "")
 
 
 def _ethernet(name: str, bytes_per_second: float) -> LinkFacts:

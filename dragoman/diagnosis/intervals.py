@@ -4,14 +4,22 @@ All intervals of a run count, so that a verdict does not depend on the moment it
 interval of each start, whose steps warm up caches and memory, and rare intervals that took far longer than the others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 import numpy as np
 
 from dragoman.diagnosis.step_model import PARTS, SHORTEST_STEP, Step
-from dragoman.run.records import MachineLoad, ProgramLoad, Record, RestartRecord, TrainRecord, steps_covered
+from dragoman.run.records import (
+    MAX_PROGRAMS,
+    MachineLoad,
+    ProgramLoad,
+    Record,
+    RestartRecord,
+    TrainRecord,
+    steps_covered,
+)
 
 _FEWEST_INTERVALS = 3
 """Intervals are left out only if more than this many remain."""
@@ -23,7 +31,6 @@ DISTURBED_SHARE = 0.1
 """From this share of lost time on, figures that were measured meanwhile are uncertain."""
 _SPARSE_PARTS = ("evaluation", "checkpoint")
 """Parts that only some intervals have."""
-_MAX_PROGRAMS = 3
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,6 @@ class Interval:
     def steady_seconds(self) -> float:
         """Seconds per step, without evaluations and checkpoints."""
         return sum(seconds for name, seconds in self.parts.items() if name not in _SPARSE_PARTS)
-
-    @property
-    def lost_share(self) -> float:
-        """Largest share of time that a machine lost to others meanwhile."""
-        return max((load.lost_share for load in self.record.load or []), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ class MeasuredIntervals:
         steady, sparse = _mean_parts(self.steady), _mean_parts(self.intervals)
         parts = {name: sparse[name] if name in _SPARSE_PARTS else steady[name] for name in PARTS}
         work = self._mean_work()
-        step = Step(parts, self._slowest(work), work, self.fixed_share or 0.0)
-        return replace(step, lost_share=lost_share(step, self.loads(), self.slowest_host(work)))
+        return typical_step(
+            parts, self._slowest(work), work, self.fixed_share or 0.0, self.loads(), self.slowest_host(work)
+        )
 
     def _mean_work(self) -> list[float]:
         rows = [(each.num_steps, each.record.work_seconds_by_rank or []) for each in self.steady]
@@ -171,8 +174,29 @@ def _fixed_share(intervals: Sequence[Interval]) -> float | None:
     for each in intervals:
         if each.record.fixed_share is not None:
             measured.setdefault(each.record.fixed_share, each)
-    sound = [share for share, each in measured.items() if each.lost_share < DISTURBED_SHARE]
+    sound = [share for share, each in measured.items() if not is_disturbed(each.record.load or [])]
     return min(1.0, max(0.0, median(sound))) if sound else None
+
+
+def is_disturbed(loads: Sequence[MachineLoad]) -> bool:
+    """Whether other programs took so much of a machine that the fixed cost of a batch cannot be measured meanwhile."""
+    return any(load.lost_share >= DISTURBED_SHARE for load in loads)
+
+
+def typical_step(
+    parts: Mapping[str, float],
+    slowest: Mapping[str, float] | None,
+    work_by_rank: Sequence[float],
+    fixed_share: float,
+    loads: Sequence[MachineLoad],
+    slowest_host: str,
+) -> Step:
+    """Builds the step that a bottleneck is named for: the only way to one, before a run (`check`) and after it.
+
+    `fixed_share` is 0 if it was measured while other programs disturbed the run.
+    """
+    step = Step(parts, slowest, work_by_rank, fixed_share)
+    return replace(step, lost_share=lost_share(step, loads, slowest_host))
 
 
 def lost_share(step: Step, loads: Sequence[MachineLoad], slowest_host: str) -> float:
@@ -180,7 +204,8 @@ def lost_share(step: Step, loads: Sequence[MachineLoad], slowest_host: str) -> f
     if not loads or step.seconds <= 0:
         return 0.0
     if len(loads) == 1 or not step.work_by_rank:
-        return max(loads[0].lost_share, _lost_by_one_rank(step, loads[0]))
+        worst = max(loads, key=lambda load: load.lost_share)
+        return max(worst.lost_share, _lost_by_one_rank(step, worst))
     # With several machines, all wait for the slowest rank: what it loses counts, down to what the others lose too.
     slowest = next((load.lost_share for load in loads if load.host == slowest_host), 0.0)
     work = max(step.work_by_rank)
@@ -208,7 +233,7 @@ def _mean_load(host: str, loads: Sequence[tuple[MachineLoad, int]]) -> MachineLo
     for load, _ in loads:
         for program in load.programs:
             seen.setdefault(program.pid, []).append(program)
-    heaviest = sorted(seen.values(), key=lambda found: -sum(each.cores for each in found))[:_MAX_PROGRAMS]
+    heaviest = sorted(seen.values(), key=lambda found: -sum(each.cores for each in found))[:MAX_PROGRAMS]
     # Programs are looked up only now and then, so most intervals name none: the mean is over those that do.
     means_of = [each[-1].model_copy(update={"cores": fmean(found.cores for found in each)}) for each in heaviest]
     programs = sorted(means_of, key=lambda program: -program.cores)

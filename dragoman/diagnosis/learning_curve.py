@@ -35,9 +35,12 @@ MAX_RATE_POINTS = 4_000
 """Steps at which the schedule is evaluated, so that a million steps do not take seconds."""
 _COOLING_SHARE = 0.02
 """Time that the loss takes to follow a lowered learning rate, as a share of the steps so far."""
-FALLING_ERROR, RISING_ERROR = 0.25, 0.5
-"""Standard deviation of the formula's error in a predicted change of loss and of BLEU, as a share of the change; set
-with benchmarks/forecast.py."""
+FORMULA_ERROR = 0.4
+"""Standard deviation of the formula's error, as a share of the change that it predicts or of the change that as much
+learning made before, whichever is larger; chosen by benchmarks/forecast.py."""
+_MOST_POINTS = 20
+"""A curve counts as at most this many independent values, however many it has: neighbouring evaluations are of almost
+the same model and share their errors."""
 _NUM_ANCHORS = 3
 """Number of last values that define where the curve is now."""
 _INTERVAL = 0.9
@@ -101,6 +104,7 @@ class CurveFit:
     """Smallest possible value; for a rising curve, the largest."""
     offset: float = 0.0
     """Mean difference of the last values from the formula, so that the forecast begins where the curve is."""
+    formula_error: float = FORMULA_ERROR
 
     @property
     def noise(self) -> float:
@@ -133,11 +137,8 @@ class CurveFit:
 
     def _expect(self, steps: Floats, noise_share: float) -> Expected:
         values = self._values(steps)
-        last = self._values(np.array([self.last_step]))
-        typical_change = np.abs(np.median(values - last, axis=0))
         spread = _spread(len(values))
-        model_error = RISING_ERROR if self.is_rising else FALLING_ERROR
-        values = values + model_error * typical_change[None, :] * spread[:, None]
+        values = values + self._model_error(steps, values)[None, :] * spread[:, None]
         # Shuffled, otherwise both errors would always have the same sign.
         shuffled = np.random.default_rng(1).permutation(spread)
         values = self._sign * (values + noise_share * (self.noises * shuffled)[:, None]) + self.offset
@@ -145,6 +146,15 @@ class CurveFit:
         values = np.minimum(values, self.bound) if self.is_rising else np.maximum(values, self.bound)
         low, middle, high = np.quantile(values, [(1 - _INTERVAL) / 2, 0.5, (1 + _INTERVAL) / 2], axis=0)
         return Expected(middle, low, high)
+
+    def _model_error(self, steps: Floats, values: Floats) -> Floats:
+        """Standard deviation of the formula's error at each step; none at steps that the fit has seen."""
+        change = np.median(values - self._values(np.array([self.last_step])), axis=0)
+        _, power, _, by_overfitting = self.coefficients.T[:, :, None]
+        earlier = 1 / np.maximum(1.0, self.schedule.learned(steps) / self.scale)
+        past = power * _fall(earlier, self.exponents[:, None]) + by_overfitting * (earlier - 1)
+        error = self.formula_error * np.maximum(np.abs(change), np.abs(np.median(past, axis=0)))
+        return np.asarray(np.where(steps > self.last_step, error, 0.0), dtype=np.float64)
 
 
 def fit_curve(
@@ -164,7 +174,7 @@ def fit_curve(
     learned, rate = schedule.learned(x), schedule.rate(x)
     relative = learned / learned[-1]
     # Recent values count most: the beginning of a run follows another law than its end.
-    weights = relative / relative.mean()
+    weights = relative / relative.mean() * min(1.0, _MOST_POINTS / len(x))
     exponents, draws, noises, evidences = [], [], [], []
     random = np.random.default_rng(0)
     for exponent in _EXPONENTS:
@@ -217,7 +227,8 @@ def _regress(
     posterior = np.linalg.inv(gram / noise2 + precision)
     mean = posterior @ (moment / noise2)
     residual = target - columns @ mean
-    freedom = max(1.0, len(y) - 3.0)
+    num_values = float(weights.sum())
+    freedom = max(1.0, num_values - 3.0)
     scale2 = (float(np.sum(weights * residual**2)) + least) / freedom
     sign, log_det = np.linalg.slogdet(posterior @ precision)
     if sign <= 0:
@@ -226,7 +237,7 @@ def _regress(
         0.5 * log_det
         - 0.5 * float(mean @ precision @ mean)
         - 0.5 * float(np.sum(weights * residual**2)) / noise2
-        - 0.5 * len(y) * float(np.log(noise2))
+        - 0.5 * num_values * float(np.log(noise2))
     )
     noise = np.sqrt(np.maximum(least, scale2 * freedom / random.chisquare(freedom, NUM_DRAWS)))
     root = np.linalg.cholesky(posterior + 1e-12 * np.eye(len(mean)))
@@ -264,7 +275,7 @@ def _noise_estimate(columns: Floats, target: Floats, weights: Floats) -> float:
     aim = np.concatenate([target * root[:, 0], np.zeros(columns.shape[1])])
     solution = np.linalg.lstsq(stacked, aim, rcond=None)[0]
     residual = target - columns @ solution
-    return float(np.sum(weights * residual**2) / max(1.0, len(target) - 3.0))
+    return float(np.sum(weights * residual**2) / max(1.0, float(weights.sum()) - 3.0))
 
 
 def _fall(relative: Floats, exponent: Floats | float) -> Floats:

@@ -4,32 +4,17 @@ Pure functions of a description and of facts about hardware; docs/cost-model.md 
 """
 
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dragoman.diagnosis.hardware import Device, Hardware, LinkFacts, ShareRange
-from dragoman.diagnosis.step_model import (
-    PARTS,
-    Step,
-    add_exchange,
-    bucket_ready_times,
-    bucket_sizes,
-    hierarchical_all_reduce_seconds,
-    packed_ring_all_reduce_seconds,
-    ring_bytes_per_node,
-)
-from dragoman.model.shape import (
-    BACKWARD_PER_FORWARD,
-    ModelShape,
-    activation_elements_per_token,
-    count_operations,
-    count_parameters,
-    forward_flops_per_target_token,
-    load_preset,
-)
+from dragoman.diagnosis.hardware import Hardware, LinkFacts, Precision
+from dragoman.diagnosis.planned_step import Scenario, plan_step, reached_share
+from dragoman.diagnosis.planned_strategies import PlannedStrategy, plan_strategies
+from dragoman.diagnosis.software import DEFAULT_SOFTWARE, find_speed
+from dragoman.diagnosis.step_model import Step
+from dragoman.model.shape import count_operations, load_preset
 from dragoman.run.errors import UsageError
 from dragoman.run.tables import Positive, SettingsTable, Switch, first_problem, read_toml
 from dragoman.run.units import format_bytes, format_rate
@@ -37,20 +22,13 @@ from dragoman.run.units import format_bytes, format_rate
 MAX_DEVICES = 1_000_000
 _MAX_COUNT = 10**12
 _DEFAULT_BATCH_TOKENS = 32_768
-_OPTIMIZER_BYTES_PER_PARAMETER = 28
-"""Adam reads weight, gradient and two moments and writes three of them, 4 bytes each; memory is what limits it."""
-_STATE_BYTES_PER_PARAMETER = 16
-"""Weight, gradient and two moments in fp32."""
-_RESERVED_BYTES = 1e9
-"""Libraries, their workspaces and fragmentation: an estimate."""
 _MIN_GAIN = 0.05
 """Advice that helps less than this is left out."""
 _LARGER_BATCH = 4
-_HALF_PRECISION_BYTES = 2
+_BASIS = {"calibrated": "Calibrated with", "guess": "Not measured", "own": "From the device's own table"}
 _PORTS = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 """Usual speeds of network ports, from slow to fast."""
 
-End = Literal["low", "typical", "high"]
 DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES, strict=True)]
 LargeCount = Annotated[int, Field(ge=1, le=_MAX_COUNT, strict=True)]
 
@@ -60,21 +38,25 @@ class PlanSettings(SettingsTable):
 
     model: str = "transformer-base"
     """A model preset; `dragoman presets` lists them."""
-    precision: Literal["fp32", "fp16", "bf16", "mixed"] = "mixed"
+    software: str = DEFAULT_SOFTWARE
+    """The kind of program that trains: pytorch or openseq2seq."""
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "mixed"] = "mixed"
     """Precision of matrix products; weights stay fp32. mixed is fp16."""
     batch_tokens: LargeCount | None = None
     """Target tokens of one step over all devices, the same for any number of devices. Default: 32,768."""
     batch_per_device: LargeCount | None = None
     """Target tokens of one step on each device, instead of batch_tokens: the global batch grows with the cluster."""
+    accumulate: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 1
+    """Batches that a device computes one after the other for each step, so that less has to fit into its memory."""
     device: str = "V100"
     devices_per_node: DeviceCount = 2
     nodes: DeviceCount = 2
     link: str = "100mbit"
     """Link between nodes: a name from the list, or a rate such as 300mbit."""
-    inside_link: str = "pcie3"
-    """Link between devices of a node."""
-    gradient_bytes: Literal[2, 4] = 4
-    """Bytes sent for each gradient: 4 is fp32, 2 half precision."""
+    round_trip_ms: Annotated[Positive, Field(le=10**6)] | None = None
+    """Milliseconds from node to node and back, as ping shows them. Default: the usual ones of the link."""
+    inside_link: str | None = None
+    """Link between devices of a node. Default: the one that usually joins these devices."""
     overlap: Switch = True
     """Whether gradients are sent while backward still computes."""
     bucket_bytes: Annotated[int, Field(ge=2**16, le=2**40, strict=True)] = 16 * 2**20
@@ -115,68 +97,10 @@ def load_plan(path: Path | None, flags: dict[str, Any]) -> PlanSettings:
         raise UsageError(f"{where}{first_problem(error, PlanSettings)}") from None
 
 
-def _share_at(end: End, shares: ShareRange) -> float:
-    """Returns the low, typical or high share; a high share of peak and a high goodput make a step fast."""
-    return float(getattr(shares, end))
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A planned run with all names replaced by facts."""
-
-    shape: ModelShape
-    precision: Literal["fp32", "fp16", "bf16"]
-    device: Device
-    inside: LinkFacts
-    between: LinkFacts
-    num_nodes: int
-    devices_per_node: int
-    global_tokens: float
-    gradient_bytes: int
-    overlaps: bool
-    bucket_bytes: int
-
-    @property
-    def num_devices(self) -> int:
-        """Number of devices in the whole cluster."""
-        return self.num_nodes * self.devices_per_node
-
-    @property
-    def tokens_per_device(self) -> float:
-        """Target tokens of one step on each device."""
-        return self.global_tokens / self.num_devices
-
-    @cached_property
-    def num_gradient_bytes(self) -> int:
-        """Bytes that an all-reduce sums."""
-        return count_parameters(self.shape) * self.gradient_bytes
-
-    @property
-    def bytes_per_node(self) -> float:
-        """Bytes through a node's port in each direction in a step."""
-        return ring_bytes_per_node(self.num_gradient_bytes, self.num_devices, self.devices_per_node)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Memory that a device needs: weights and optimizer state, kept activations, libraries."""
-        num_bytes = 4 if self.precision == "fp32" else 2
-        weights = count_parameters(self.shape) * (_STATE_BYTES_PER_PARAMETER + (num_bytes if num_bytes == 2 else 0))
-        activations = activation_elements_per_token(self.shape) * num_bytes * self.tokens_per_device
-        return weights + activations + _RESERVED_BYTES
-
-    @property
-    def fits_memory(self) -> bool:
-        """Whether the device has enough memory."""
-        return self.memory_bytes <= self.device.memory_bytes
-
-
 def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
     """Looks up all names; raises UsageError for an unknown one or a precision that the device lacks."""
     device = hardware.device(settings.device)
-    precision = "fp16" if settings.precision == "mixed" else settings.precision
-    if precision not in device.peak_flops:
-        known = ", ".join(device.peak_flops)
-        raise UsageError(f"The device {settings.device} has no facts for {settings.precision}; it has {known}.")
+    precision: Precision = "fp16" if settings.precision == "mixed" else settings.precision
     if settings.batch_per_device is not None:
         global_tokens = settings.batch_per_device * settings.num_devices
     else:
@@ -185,54 +109,23 @@ def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
         shape=load_preset(settings.model),
         precision=precision,
         device=device,
-        inside=hardware.link(settings.inside_link),
-        between=hardware.link(settings.link),
+        speed=find_speed(settings.software, settings.device, device, precision),
+        inside=hardware.link(settings.inside_link or device.inside_link),
+        between=_link_between(settings, hardware),
         num_nodes=settings.nodes,
         devices_per_node=settings.devices_per_node,
         global_tokens=global_tokens,
-        gradient_bytes=settings.gradient_bytes,
+        num_batches=settings.accumulate,
         overlaps=settings.overlap,
         bucket_bytes=settings.bucket_bytes,
     )
 
 
-def plan_step(scenario: Scenario, end: End = "typical", is_hierarchical: bool = False) -> Step:
-    """Computes one step; parts that paper cannot know (data, straggler, ...) are 0."""
-    peak_flops = scenario.device.peak_flops[scenario.precision]
-    reached_flops = peak_flops * _share_at(end, scenario.device.reached_share[scenario.precision])
-    forward = scenario.tokens_per_device * forward_flops_per_target_token(scenario.shape) / reached_flops
-    backward = BACKWARD_PER_FORWARD * forward
-    # Kernels are started ahead of the device that runs them: starting costs time only where it takes longer.
-    starting = count_operations(scenario.shape) * scenario.device.seconds_per_operation
-    optimizer_bytes = count_parameters(scenario.shape) * _OPTIMIZER_BYTES_PER_PARAMETER
-    own_parts = dict.fromkeys(PARTS, 0.0) | {
-        "forward": forward,
-        "backward": backward,
-        "optimizer": optimizer_bytes / scenario.device.memory_bytes_per_second,
-        "other": max(0.0, starting - forward - backward),
-    }
-    return Step(add_exchange(own_parts, *_transfers(scenario, backward, end, is_hierarchical)))
-
-
-def _transfers(
-    scenario: Scenario, backward_seconds: float, end: End, is_hierarchical: bool
-) -> tuple[list[float], list[float]]:
-    """When each bucket is ready, in seconds before the end of backward, and how long its all-reduce takes."""
-    if scenario.num_devices == 1:
-        return [], []
-    # The embedding is one tensor, used first and last: its gradient is complete only when backward ends.
-    embedding_bytes = scenario.shape.target_vocab_size * scenario.shape.width * scenario.gradient_bytes
-    sizes = bucket_sizes(scenario.num_gradient_bytes - embedding_bytes, scenario.bucket_bytes)
-    ready = [*bucket_ready_times(sizes, backward_seconds), 0.0]
-    if not scenario.overlaps:
-        ready = [0.0] * len(ready)
-    inside = scenario.inside.link(_share_at(end, scenario.inside.goodput))
-    between = scenario.between.link(_share_at(end, scenario.between.goodput))
-    all_reduce = hierarchical_all_reduce_seconds if is_hierarchical else packed_ring_all_reduce_seconds
-    return ready, [
-        all_reduce(size, scenario.num_nodes, scenario.devices_per_node, inside, between)
-        for size in [*sizes, embedding_bytes]
-    ]
+def _link_between(settings: PlanSettings, hardware: Hardware) -> LinkFacts:
+    link = hardware.link(settings.link)
+    if settings.round_trip_ms is None:
+        return link
+    return link.model_copy(update={"latency_seconds": settings.round_trip_ms / 2 / 1e3})
 
 
 @dataclass(frozen=True)
@@ -248,8 +141,6 @@ class SizeRow:
     communication_seconds: float
     exposed_communication: float
     hidden_communication: float
-    hierarchical_seconds_per_step: float
-    """With an all-reduce inside each node first; the other figures are for one ring over all devices."""
     fits_memory: bool
     bottleneck: str
     hours: float | None
@@ -269,11 +160,23 @@ class Plan:
     advice: tuple[str, ...]
     problems: tuple[str, ...]
     assumptions: tuple[str, ...]
+    strategies: tuple[PlannedStrategy, ...]
+    """Ways to synchronise; none on one node."""
 
     @property
     def own_size(self) -> SizeRow:
         """The row of the planned cluster."""
         return next(row for row in self.sizes if row.devices == self.settings.num_devices)
+
+    @property
+    def interval(self) -> dict[str, dict[str, float] | None]:
+        """The low and the high end of seconds per step, hours and cost; None for what is not planned."""
+        row, ends = self.own_size, {"low": self.low, "high": self.high}
+
+        def scaled(value: float | None) -> dict[str, float] | None:
+            return None if value is None else {name: value * end / self.step.seconds for name, end in ends.items()}
+
+        return {"seconds_per_step": ends, "hours": scaled(row.hours), "cost": scaled(row.cost)}
 
     def to_json(self) -> dict[str, Any]:
         """Returns all figures, in seconds and bytes."""
@@ -281,8 +184,11 @@ class Plan:
             "seconds_per_step": {"predicted": self.step.seconds, "low": self.low, "high": self.high},
             "parts": self.step.parts,
             "bottleneck": self.step.bottleneck,
+            "software": self.settings.software,
+            "share": self.scenario.speed.to_json() | {"reached": reached_share(self.scenario, self.step)},
+            "coverage": self.scenario.speed.coverage.model_dump() if self.scenario.speed.coverage else None,
+            "interval": self.interval,
             "bytes_per_node_per_step": self.scenario.bytes_per_node,
-            "hierarchical_seconds_per_step": self.own_size.hierarchical_seconds_per_step,
             "hours": self.own_size.hours,
             "cost": self.own_size.cost,
             "memory_bytes": self.scenario.memory_bytes,
@@ -291,6 +197,7 @@ class Plan:
             "advice": list(self.advice),
             "problems": list(self.problems),
             "assumptions": list(self.assumptions),
+            "strategies": [each.to_json() for each in self.strategies],
         }
 
 
@@ -314,6 +221,7 @@ def build_plan(settings: PlanSettings, hardware: Hardware) -> Plan:
         advice=_find_advice(scenario, hardware),
         problems=find_problems(scenario),
         assumptions=_describe_assumptions(scenario),
+        strategies=plan_strategies(scenario, step),
     )
 
 
@@ -358,7 +266,6 @@ def _size_row(settings: PlanSettings, scenario: Scenario, tokens_per_second_alon
         communication_seconds=hidden + exposed,
         exposed_communication=exposed,
         hidden_communication=hidden,
-        hierarchical_seconds_per_step=plan_step(scenario, is_hierarchical=True).seconds,
         fits_memory=scenario.fits_memory,
         bottleneck=step.bottleneck,
         hours=hours,
@@ -385,8 +292,6 @@ def _changes(scenario: Scenario, hardware: Hardware) -> list[tuple[str, Scenario
             replace(scenario, global_tokens=_LARGER_BATCH * scenario.global_tokens),
         )
     ]
-    if scenario.num_devices > 1 and scenario.gradient_bytes > _HALF_PRECISION_BYTES:
-        changes.append(("Sending half precision", replace(scenario, gradient_bytes=_HALF_PRECISION_BYTES)))
     if scenario.num_nodes > 1:
         changes.append(("One node alone, with the same global batch", replace(scenario, num_nodes=1)))
         ports = [hardware.links[name] for name in _PORTS if name in hardware.links]
@@ -424,14 +329,50 @@ def find_problems(scenario: Scenario) -> tuple[str, ...]:
 
 def _describe_assumptions(scenario: Scenario) -> tuple[str, ...]:
     """Returns the assumptions behind the figures, so that users can check them."""
-    share = scenario.device.reached_share[scenario.precision]
     between = scenario.between
     return (
-        f"Training reaches {share.typical:.1%} of the {scenario.device.about}'s peak in {scenario.precision} "
-        f"(interval: {share.low:.1%} to {share.high:.1%}). {scenario.device.source}",
+        *_describe_speed(scenario),
         f"{between.goodput.typical:.1%} of the {format_rate(between.bytes_per_second)} between nodes is payload "
         f"(interval: {between.goodput.low:.0%} to {between.goodput.high:.0%}). {between.source}",
-        "One ring over all devices, with the devices of a node next to each other; as many source as target tokens; no "
-        "padding; data is always ready, all devices are equally fast, and evaluations and checkpoints take no time.",
-        "A device computes its share of the batch at once; the memory for that is an estimate.",
+        "One ring over all devices, with the devices of a node next to each other; at the fast end of the interval, "
+        "the devices of a node add up first, so that it sends fewer bytes.",
+        "As many source as target tokens; no padding; data is always ready, all devices are equally fast, and "
+        "evaluations and checkpoints take no time.",
+        f"A device computes its share of the batch {_times(scenario.num_batches)}; the memory for that is an estimate.",
+        *_describe_strategies(scenario),
     )
+
+
+def _describe_strategies(scenario: Scenario) -> tuple[str, ...]:
+    if scenario.num_nodes == 1:
+        return ()
+    return (
+        "Ways to synchronise: one replica per node, and bytes as with dragoman train --sync. local and diloco send "
+        "differences of weights as int4, every 1 or 2 steps while the next steps compute, else waited for; first steps "
+        "together do not count.",
+    )
+
+
+def _times(num_batches: int) -> str:
+    return "at once" if num_batches == 1 else f"in {num_batches:,} batches, one after the other"
+
+
+def _describe_speed(scenario: Scenario) -> tuple[str, ...]:
+    """Returns what is assumed about the program and the device, and how often the interval was right."""
+    speed, share = scenario.speed, scenario.speed.share
+    reached = (
+        f"Matrix products reach {share.typical:.1%} of the {scenario.device.about}'s peak of "
+        f"{speed.peak_flops / 1e12:g} TFLOP/s in {scenario.precision} (interval: {share.low:.1%} to {share.high:.1%}). "
+        f"{_BASIS[speed.basis]}: {speed.source.rstrip('.')}. Peak: {scenario.device.source}"
+    )
+    fixed = speed.fixed_seconds(count_operations(scenario.shape))
+    waiting = speed.waiting_share(scenario.num_devices, scenario.num_batches)
+    details = [f"each batch has {fixed * 1e3:.0f} ms that do not depend on its size"] if fixed else []
+    details += [f"ranks wait {waiting:.0%} of the time of computing for the slowest"] if waiting else []
+    checked = (
+        f"The interval of computing held {speed.coverage.inside} of {speed.coverage.rows} measured speeds: "
+        f"{speed.coverage.about}."
+        if speed.coverage
+        else "The interval of computing was never compared with a measured speed."
+    )
+    return reached, *([f"With this software {' and '.join(details)}."] if details else []), checked

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+from dragoman.diagnosis.hardware import Device, Hardware, Precision
 from dragoman.diagnosis.plan import Plan, SizeRow
+from dragoman.diagnosis.planned_step import reached_share
+from dragoman.diagnosis.planned_strategies import planned_strategy_lines
+from dragoman.diagnosis.software import DEFAULT_SOFTWARE, find_speed, load_software, software_names
 from dragoman.diagnosis.wording import BOTTLENECK_WORDS, PART_NAMES
 from dragoman.run.errors import UsageError, describe_os_error
 from dragoman.run.files import write_then_rename
@@ -10,7 +14,6 @@ from dragoman.run.units import format_bytes, format_rate
 
 _BAR_CELLS = 20
 _CHART_ENDINGS = (".svg", ".png")
-_PLAN_PART_NAMES = PART_NAMES | {"other": "starting kernels"}
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -21,21 +24,43 @@ def plan_lines(plan: Plan) -> list[str]:
         *_part_lines(plan),
         "",
         *_size_table(plan),
+        *planned_strategy_lines(plan.strategies),
         *_section("Problems", plan.problems),
         *_section("What would help", plan.advice),
         *_section("Assumptions", plan.assumptions),
     ]
 
 
+def hardware_lines(hardware: Hardware) -> list[str]:
+    """Formats one line for each device, link and software."""
+    lines = ["Devices, with peak TFLOP/s and the share of it that matrix products reach with large batches:"]
+    for name, device in hardware.devices.items():
+        peaks = ", ".join(_describe_peak(name, device, precision) for precision in device.peak_flops)
+        lines.append(f"  {name:<15} {device.about}: {format_bytes(device.memory_bytes)}; {peaks}")
+    lines.append("  ? = a guess, never measured.")
+    lines.append("Links (each direction), or any rate such as 300mbit:")
+    for name, link in hardware.links.items():
+        lines.append(f"  {name:<15} {link.about}: {format_rate(link.bytes_per_second)}")
+    lines.append("Software:")
+    lines += [f"  {name:<15} {load_software(name).about}" for name in software_names()]
+    return lines
+
+
+def _describe_peak(name: str, device: Device, precision: Precision) -> str:
+    speed = find_speed(DEFAULT_SOFTWARE, name, device, precision)
+    mark = "?" if speed.basis == "guess" else ""
+    return f"{precision} {speed.peak_flops / 1e12:g} ({speed.share.typical:.0%}{mark})"
+
+
 def _size_table(plan: Plan) -> list[str]:
     """Formats a row for each cluster size, with its efficiency as a bar; the planned cluster is marked."""
     has_hours, has_cost = plan.own_size.hours is not None, plan.own_size.cost is not None
-    head = f"  {'devices':>9} {'nodes':>7} {'s/step':>9} {'hierarchical':>12} {'tokens/s':>12}"
+    head = f"  {'devices':>9} {'nodes':>7} {'s/step':>9} {'tokens/s':>12}"
     head += (f" {'hours':>10}" if has_hours else "") + (f" {'cost':>12}" if has_cost else "")
     lines = [f"{head}  efficiency against one device"]
     for row in plan.sizes:
         line = f"{'>' if row is plan.own_size else ' '} {row.devices:>9,} {row.nodes:>7,} {row.seconds_per_step:>9.3g}"
-        line += f" {row.hierarchical_seconds_per_step:>12.3g} {row.target_tokens_per_second:>12,.0f}"
+        line += f" {row.target_tokens_per_second:>12,.0f}"
         line += (f" {row.hours:>10,.1f}" if has_hours else "") + (f" {row.cost:>12,.2f}" if has_cost else "")
         lines.append(f"{line}  {_bar(row)}")
     return lines
@@ -86,25 +111,42 @@ def _headline(plan: Plan) -> list[str]:
     lines = [
         _cluster(plan),
         f"{row.seconds_per_step:.3g} s per step ({plan.low:.3g} to {plan.high:.3g}, depending on the share of peak "
-        f"that is reached and the goodput of links), {BOTTLENECK_WORDS[row.bottleneck]}",
+        f"that is reached and on the network), {BOTTLENECK_WORDS[row.bottleneck]}",
     ]
     if scenario.num_nodes > 1:
         lines.append(
             f"Each node sends and receives {format_bytes(scenario.bytes_per_node)} per step, over "
-            f"{format_rate(scenario.between.bytes_per_second)}; summing inside nodes first (hierarchical): "
-            f"{row.hierarchical_seconds_per_step:.3g} s per step"
+            f"{format_rate(scenario.between.bytes_per_second)}"
         )
+    lines.append(_describe_share(plan))
     needed, available = format_bytes(scenario.memory_bytes), format_bytes(scenario.device.memory_bytes)
     lines.append(f"Memory of a device: about {needed} of {available}")
     if row.hours is not None:
-        cost = f", cost {row.cost:,.2f}" if row.cost is not None else ""
-        lines.append(f"{plan.settings.steps:,} steps: {row.hours:,.1f} hours{cost}")
+        ends = plan.interval
+        lines.append(
+            f"{plan.settings.steps:,} steps: {_with_ends(row.hours, ends['hours'], ',.1f')} hours"
+            + ("" if row.cost is None else f", cost {_with_ends(row.cost, ends['cost'], ',.2f')}")
+        )
     return lines
+
+
+def _with_ends(value: float, ends: dict[str, float] | None, style: str) -> str:
+    return f"{value:{style}}" + (f" ({ends['low']:{style}} to {ends['high']:{style}})" if ends else "")
+
+
+def _describe_share(plan: Plan) -> str:
+    """Says which share of peak a device reaches with this batch, for which software, and how that is known."""
+    words = {"calibrated": "calibrated", "guess": "a guess, not measured", "own": "from the device's own table"}
+    reached = reached_share(plan.scenario, plan.step)
+    return (
+        f"Computing reaches {reached:.1%} of a device's peak with {plan.scenario.tokens_per_device:,.0f} target tokens "
+        f"per device ({plan.settings.software}; {words[plan.scenario.speed.basis]})"
+    )
 
 
 def _part_lines(plan: Plan) -> list[str]:
     total = plan.step.seconds
-    parts = [(name, plan.step.parts[part]) for part, name in _PLAN_PART_NAMES.items()]
+    parts = [(name, plan.step.parts[part]) for part, name in PART_NAMES.items()]
     return [f"  {name:<32} {seconds:>9.3f} s {seconds / total:>6.1%}" for name, seconds in parts if seconds > 0]
 
 

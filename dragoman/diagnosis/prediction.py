@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median, stdev
 from typing import Any, Self
 
-from dragoman.diagnosis.intervals import DISTURBED_SHARE, lost_share
+from dragoman.diagnosis.intervals import DISTURBED_SHARE, is_disturbed, typical_step
 from dragoman.diagnosis.step_model import Step, add_exchange
 from dragoman.diagnosis.wording import describe_load
 from dragoman.run.records import MachineLoad
@@ -24,6 +24,10 @@ _DRIFT = 0.08
 """Relative change of a machine's speed and of the batches' length between a rehearsal and a run."""
 _COVERAGE_FACTOR = 1.6
 """Standard errors to each side, for about nine cases in ten."""
+_LOAD_GROWTH = 1.5
+"""Other programs may later use none of the cores, or this many times as many as while they were seen."""
+_LARGEST_LOST_SHARE = 0.9
+"""Largest share of a step that may be lost to others; more would be an error of measurement."""
 _NUM_ENOUGH_STEPS = 5
 """With this many complete steps, the assembled one is not needed."""
 _OUTLIER_FACTOR = 1.5
@@ -53,6 +57,8 @@ class MeasuredLink:
     kind: str = "unknown"
     """loopback, vpn, virtual, ethernet or unknown."""
     claimed_megabits_per_second: float | None = None
+    retransmitted_share: float | None = None
+    """Share of the sender's TCP segments that had to be sent again; None where that is not known."""
 
     @property
     def megabits_per_second(self) -> float:
@@ -71,6 +77,7 @@ class MeasuredLink:
             "megabytes_per_second": self.bytes_per_second / MEGA,
             "megabits_per_second": self.megabits_per_second,
             "claimed_megabits_per_second": self.claimed_megabits_per_second,
+            "retransmitted_share": self.retransmitted_share,
         }
 
 
@@ -115,6 +122,12 @@ class Measurements:
     """Who used the cores of each machine meanwhile."""
     seconds: float = 0.0
     """How long the rehearsal took."""
+    payload_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the whole gradient of one replica, by the format in which it is sent: fp32, fp16, int8, powersgd …"""
+    encoding_seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds to encode the whole gradient and to add up those of all replicas, by the same names."""
+    gather: list[Transfer] = field(default_factory=list)
+    """All-gathers between one rank of each machine, by the bytes that a machine sends."""
 
     @property
     def machine_names(self) -> list[str]:
@@ -139,10 +152,11 @@ class Measurements:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` returned."""
+        """Reads what `to_json` returned; later fields may be missing."""
         nested = {
             "all_reduce": [Transfer(**each) for each in values["all_reduce"]],
             "all_reduce_inside": [Transfer(**each) for each in values["all_reduce_inside"]],
+            "gather": [Transfer(**each) for each in values.get("gather", [])],
             "links": [MeasuredLink(**each) for each in values["links"]],
             "contention": Contention(**values["contention"]) if values["contention"] else None,
             "loads": [MachineLoad.model_validate(each) for each in values["loads"]],
@@ -202,24 +216,40 @@ def predict(measured: Measurements) -> Prediction:
     """Predicts a step from a rehearsal."""
     assembled = assemble_step(measured)
     steps = _without_outliers(measured.steps)
+    # Where there are few complete steps, the assembled one counts like one more.
+    seconds = fmean(steps if len(steps) >= _NUM_ENOUGH_STEPS else [*steps, assembled.seconds])
+    parts = measured.step_parts or assembled.parts
+    total = sum(parts.values())
+    scale = seconds / total if total else 1.0
+    step = typical_step(
+        {name: scale * each for name, each in parts.items()} if total else {"other": seconds},
+        {name: scale * each for name, each in measured.slowest.items()} or None,
+        [scale * each for each in measured.work_by_rank],
+        0.0 if is_disturbed(measured.loads) else measured.fixed_share,
+        measured.loads,
+        measured.slowest_host,
+    )
+    waiting = step.parts.get("exposed_communication", 0.0)
+    low, high = _bounds(seconds, margin_of(measured), measured.loads, step.lost_share, waiting)
+    load = _describe_disturbance(measured.loads, step.lost_share)
+    workers = len(measured.machines)
+    return Prediction(seconds, low, high, step, "rehearsal", workers, measured.links, other_load=load)
+
+
+def margin_of(measured: Measurements) -> float:
+    """Relative error of a prediction on a machine whose load stays as it is: factor 1 + margin to each side."""
+    steps = _without_outliers(measured.steps)
     if len(steps) >= _NUM_ENOUGH_STEPS:
-        seconds, error = fmean(steps), _standard_error(steps)
-    else:
-        # The assembled step counts like one more complete step.
-        seconds = (sum(steps) + assembled.seconds) / (len(steps) + 1)
-        spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
-        error = math.hypot(spread, _MODEL_ERROR)
-    parts = _scaled(measured.step_parts or assembled.parts, seconds)
-    lost = lost_share(
-        Step(parts, measured.slowest or None, measured.work_by_rank), measured.loads, measured.slowest_host
-    )
-    # The fixed cost of a batch cannot be measured while others use the cores.
-    fixed_share = measured.fixed_share if lost < DISTURBED_SHARE else 0.0
-    step = Step(parts, measured.slowest or None, measured.work_by_rank, fixed_share, lost)
-    prediction = Prediction(
-        seconds, *_bounds(seconds, error), step, "rehearsal", len(measured.machines), measured.links
-    )
-    return _with_load(prediction, measured.loads, lost)
+        return _margin(_standard_error(steps))
+    spread = max(_standard_error(each) for each in (measured.alone_steps, steps or measured.alone_steps))
+    return _margin(math.hypot(spread, _MODEL_ERROR))
+
+
+def bounds_of_assembled(measured: Measurements, seconds: float, waiting_seconds: float) -> tuple[float, float]:
+    """The interval of a step that was not rehearsed, but assembled from measurements."""
+    margin = _margin(math.hypot(_standard_error(measured.alone_steps), _MODEL_ERROR))
+    lost = max((load.lost_share for load in measured.loads), default=0.0)
+    return _bounds(seconds, margin, measured.loads, lost, waiting_seconds)
 
 
 def predict_from_steps(
@@ -228,17 +258,15 @@ def predict_from_steps(
     """Predicts from the first steps of the run itself, where nothing was rehearsed; their parts are not known."""
     steps = _without_outliers(seconds_of_steps)
     seconds = fmean(steps)
-    bounds = _bounds(seconds, _standard_error(steps))
-    prediction = Prediction(seconds, *bounds, Step({}), "first steps", num_workers)
-    return _with_load(prediction, loads, max((load.lost_share for load in loads), default=0.0))
+    lost = max((load.lost_share for load in loads), default=0.0)
+    low, high = _bounds(seconds, _margin(_standard_error(steps)), loads, lost)
+    load = _describe_disturbance(loads, lost)
+    return Prediction(seconds, low, high, Step({}), "first steps", num_workers, other_load=load)
 
 
-def _with_load(prediction: Prediction, loads: Sequence[MachineLoad], lost: float) -> Prediction:
-    """Names who disturbed the measurement; without them, steps may be as much faster as their share says."""
-    if lost < DISTURBED_SHARE:
-        return prediction
-    worst = max(loads, key=lambda load: load.lost_share)
-    return replace(prediction, low=prediction.low * (1 - lost), other_load=describe_load(worst))
+def _describe_disturbance(loads: Sequence[MachineLoad], lost: float) -> str:
+    """Names who disturbed the measurement; empty if they cost little."""
+    return describe_load(max(loads, key=lambda load: load.lost_share)) if lost >= DISTURBED_SHARE else ""
 
 
 def assemble_step(measured: Measurements, all_reduce: Sequence[Transfer] | None = None) -> Step:
@@ -273,10 +301,37 @@ def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
     return last.seconds + (num_bytes - last.num_bytes) * max(rate, 0.5 * last.seconds / last.num_bytes)
 
 
-def _bounds(seconds: float, error: float) -> tuple[float, float]:
-    """The interval of a step, from the relative error of its mean and from drift."""
-    margin = _COVERAGE_FACTOR * math.hypot(error, _DRIFT)
-    return seconds / (1 + margin), seconds * (1 + margin)
+def _margin(error: float) -> float:
+    """Half the relative width of an interval, from the error of a mean and from drift."""
+    return _COVERAGE_FACTOR * math.hypot(error, _DRIFT)
+
+
+def _bounds(
+    seconds: float, margin: float, loads: Sequence[MachineLoad], lost: float, waiting: float = 0.0
+) -> tuple[float, float]:
+    """The interval of a step, wider by what other programs would change if they ended or grew.
+
+    They do not change the seconds that are spent waiting for the network.
+    """
+    shortest, longest = load_factors(loads)
+    low = min(waiting + shortest * (seconds - waiting), (1 - min(lost, _LARGEST_LOST_SHARE)) * seconds)
+    return low / (1 + margin), (waiting + longest * (seconds - waiting)) * (1 + margin)
+
+
+def load_factors(loads: Sequence[MachineLoad]) -> tuple[float, float]:
+    """Factors on the time of computing if other programs ended, and if they grew."""
+    shortest = min((_slowdown(load, 0.0) for load in loads), default=1.0)
+    return shortest, max((_slowdown(load, _LOAD_GROWTH) for load in loads), default=1.0)
+
+
+def _slowdown(load: MachineLoad, growth: float) -> float:
+    """Time of a step relative to now if others used `growth` times as many cores of a machine.
+
+    While all of its cores are wanted, each thread gets its share of them.
+    """
+    own, others = load.own_cores + (load.waiting_threads or 0.0), load.other_cores + load.stolen_cores
+    wanted, wanted_now = own + growth * others, own + others
+    return max(load.num_cores, wanted) / max(load.num_cores, wanted_now) if load.num_cores else 1.0
 
 
 def _without_outliers(values: Sequence[float]) -> list[float]:
@@ -289,8 +344,3 @@ def _standard_error(values: Sequence[float]) -> float:
     if len(values) < 2 or not fmean(values):
         return 0.1
     return stdev(values) / math.sqrt(len(values)) / fmean(values)
-
-
-def _scaled(parts: Mapping[str, float], total: float) -> dict[str, float]:
-    before = sum(parts.values())
-    return {name: seconds * total / before for name, seconds in parts.items()} if before else {"other": total}

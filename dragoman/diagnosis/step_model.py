@@ -239,15 +239,6 @@ def ring_all_reduce_seconds(num_bytes: float, num_ranks: int, link: Link) -> flo
     return 2 * (num_ranks - 1) * link.seconds(num_bytes / num_ranks)
 
 
-def hierarchical_all_reduce_seconds(
-    num_bytes: float, num_nodes: int, ranks_per_node: int, inside: Link, between: Link
-) -> float:
-    """An all-reduce inside each node, then a ring of nodes: each node's port carries the bytes of one rank only."""
-    return ring_all_reduce_seconds(num_bytes, ranks_per_node, inside) + ring_all_reduce_seconds(
-        num_bytes, num_nodes, between
-    )
-
-
 def packed_ring_all_reduce_seconds(
     num_bytes: float, num_nodes: int, ranks_per_node: int, inside: Link, between: Link, is_interleaved: bool = False
 ) -> float:

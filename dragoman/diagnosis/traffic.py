@@ -14,7 +14,7 @@ from dragoman.run.units import format_rate
 FEWEST_FOR_CORRELATION = 8
 """Intervals; with fewer, chance alone makes large correlations."""
 SIGNIFICANT = 0.05
-_FOREIGN_FACTOR = 2.0
+FOREIGN_FACTOR = 2.0
 """Traffic above this multiple of what the gradients need is not the run's alone; headers add 5 %."""
 _BACKGROUND_BYTES_PER_SECOND = 1e6
 """Less traffic by others does not matter."""
@@ -50,7 +50,7 @@ def network_use(records: Sequence[TrainRecord]) -> NetworkUse:
     own = [needed for _, each in pairs if (needed := own_bytes_per_second(each)) is not None]
     interface = next((each.traffic.interface for _, each in pairs if each.traffic and each.traffic.interface), None)
     # Between workers of one machine, more than the gradients goes over the loopback interface.
-    is_shared = bool(own) and interface != "lo" and rate > _FOREIGN_FACTOR * fmean(own) + _BACKGROUND_BYTES_PER_SECOND
+    is_shared = bool(own) and interface != "lo" and rate > FOREIGN_FACTOR * fmean(own) + _BACKGROUND_BYTES_PER_SECOND
     timed = [(rate, each.seconds_per_step) for rate, each in pairs if each.seconds_per_step is not None]
     found, p = (None, 1.0) if is_shared else correlate(timed)
     return NetworkUse(
@@ -64,11 +64,13 @@ def network_use(records: Sequence[TrainRecord]) -> NetworkUse:
 
 
 def own_bytes_per_second(record: TrainRecord) -> float | None:
-    """Bytes that the gradients need through the port of a machine, or between the workers of a single one."""
+    """Bytes that gradients or weights need through the port of a machine, or between the workers of a single one."""
     num_ranks = len(record.work_seconds_by_rank or [])
     seconds = record.wall_seconds_per_step or record.seconds_per_step
     if not record.gradient_bytes or not record.num_machines or num_ranks < 2 or not seconds or seconds < 0:
         return None
+    if record.replica_bytes_per_step is not None and record.num_machines > 1:
+        return record.replica_bytes_per_step * (record.num_machines - 1) / seconds
     per_rank = ring_bytes_per_node(record.gradient_bytes, num_ranks)
     return (per_rank if record.num_machines > 1 else per_rank * num_ranks) / seconds
 

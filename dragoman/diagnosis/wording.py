@@ -1,13 +1,13 @@
 """Words for the parts of a step, for bottlenecks and for predictions, the same in all commands."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dragoman.run.records import NOTABLE_CORES, MachineLoad
 from dragoman.run.units import format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from dragoman.diagnosis.prediction import Prediction
+    from dragoman.diagnosis.prediction import MeasuredLink, Prediction
 
 PART_NAMES = {
     "forward": "forward",
@@ -36,11 +36,18 @@ CAUSE_NAMES = {
 """The bottleneck alone, as in "limited by …"."""
 SMALLEST_SHARE = 0.01
 """Smaller parts of a step are left out."""
+_NOTABLE_RETRANSMISSIONS = 0.001
 
 
 def format_step(seconds: float) -> str:
     """Formats the seconds of a step with three significant digits, or one decimal from 10 s on."""
     return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.3g} s"
+
+
+def format_steps(low: float, high: float) -> str:
+    """Formats an interval of seconds, or one figure where both ends read the same."""
+    first, last = format_step(low), format_step(high)
+    return last if first == last else f"{first.removesuffix(' s')} to {last}"
 
 
 def describe_parts(parts: Mapping[str, float]) -> str:
@@ -81,17 +88,18 @@ def describe_prediction(prediction: "Prediction") -> list[str]:
         lines.append(f"This is uncertain: {prediction.other_load} while it was measured.")
     if prediction.parts:
         lines.append(f"A step: {describe_parts(prediction.parts)}.")
-    lines += [
+    return [*lines, *map(_describe_link, prediction.links)]
+
+
+def _describe_link(link: "MeasuredLink") -> str:
+    claimed, again = link.claimed_megabits_per_second, link.retransmitted_share or 0.0
+    return (
         f"Link {link.sender} to {link.receiver}: {format_rate(link.bytes_per_second)}, latency "
-        f"{link.latency_seconds * 1e6:,.0f} µs, over {link.interface or 'an unknown interface'}"
-        + (
-            f", which claims {link.claimed_megabits_per_second:,.0f} Mbit/s."
-            if link.claimed_megabits_per_second
-            else "."
-        )
-        for link in prediction.links
-    ]
-    return lines
+        f"{link.latency_seconds * 1e6:,.0f} µs, "
+        + (f"{again:.1%} of segments sent again, " if again >= _NOTABLE_RETRANSMISSIONS else "")
+        + f"over {link.interface or 'an unknown interface'}"
+        + (f", which claims {claimed:,.0f} Mbit/s." if claimed else ".")
+    )
 
 
 def describe_run_length(prediction: "Prediction", num_steps: int, price_per_hour: float | None) -> str:
@@ -105,3 +113,8 @@ def describe_run_length(prediction: "Prediction", num_steps: int, price_per_hour
         f"{num_steps:,} steps: {amount(prediction.seconds)} ({amount(prediction.low)} to {amount(prediction.high)}), "
         "without evaluations."
     )
+
+
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """Joins words as in a sentence: "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"

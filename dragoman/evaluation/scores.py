@@ -1,12 +1,17 @@
-"""BLEU and chrF by sacreBLEU, with the signatures that make them comparable; the only module that imports sacreBLEU."""
+"""BLEU, chrF and TER by sacreBLEU, with the signatures that make them comparable.
 
-from collections.abc import Sequence
+Besides `significance` and `sacrebleu_data`, the only module that imports sacreBLEU.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
@@ -20,6 +25,11 @@ _TOKENIZER_OF_SCRIPT: dict[str, ScoreTokenizer] = {"Kana": "ja-mecab", "Hangul":
 _EXTRA_OF_TOKENIZER = {"ja-mecab": "ja", "ko-mecab": "ko"}
 _FLORES_MODEL = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS["flores200"]["url"]).name
 _MAX_REFERENCES_READ = 1_000
+_TOKENIZERS_OF_CHARACTERS = ("zh", "ja-mecab")
+"""With these, TER cuts Chinese and Japanese text into characters; else it would take a sentence for one word."""
+
+References = Sequence[Sequence[str | None]]
+"""One or more sets of references, each with one for every sentence; None where a set lacks one."""
 
 
 def choose_tokenizer(setting: ScoreTokenizer, languages: str | None, references: Sequence[str]) -> ScoreTokenizer:
@@ -95,6 +105,97 @@ class Score:
     signature: str
     chrf: float
     chrf_signature: str
+
+
+@dataclass(frozen=True)
+class FullScore(Score):
+    """All scores of a test set: also chrF2++ (0 to 100) and TER (0 is perfect, above 100 is possible)."""
+
+    chrfpp: float
+    chrfpp_signature: str
+    ter: float
+    ter_signature: str
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    """Scores of one translation; its BLEU leaves out n-grams that are longer than the sentence."""
+
+    bleu: float
+    chrfpp: float
+    ter: float
+
+
+class Judge:
+    """Scores translations of one test set; counts the n-grams and edits of each text only once."""
+
+    def __init__(self, references: References, tokenizer: ScoreTokenizer) -> None:
+        """Takes a tokenizer that `choose_tokenizer` returned."""
+        self._num_sentences = len(references[0])
+        counted = {"references": references}
+        is_asian = tokenizer in _TOKENIZERS_OF_CHARACTERS
+        self.metrics: dict[str, Metric] = {
+            "bleu": _build_bleu(tokenizer, **counted),
+            "chrf": CHRF(**counted),  # type: ignore[arg-type]
+            "chrfpp": CHRF(word_order=2, **counted),  # type: ignore[arg-type]
+            "ter": TER(normalized=is_asian, asian_support=is_asian, **counted),  # type: ignore[arg-type]
+        }
+        for metric in self.metrics.values():
+            _remember_counts(metric)
+        self._sentence_bleu = _build_bleu(tokenizer, effective_order=True)
+
+    def score(self, hypotheses: Sequence[str]) -> FullScore:
+        """Computes corpus BLEU (exponential smoothing), chrF2, chrF2++ and TER of detokenised text."""
+        scores = {
+            name: metric._aggregate_and_compute(self.counts(name, hypotheses)).score for name, metric in self._all()
+        }
+        # A signature is complete only after scoring, because it includes the number of references.
+        signatures = {name: str(metric.get_signature()) for name, metric in self._all()}
+        return FullScore(
+            scores["bleu"],
+            signatures["bleu"],
+            scores["chrf"],
+            signatures["chrf"],
+            scores["chrfpp"],
+            signatures["chrfpp"],
+            scores["ter"],
+            signatures["ter"],
+        )
+
+    def score_sentences(self, hypotheses: Sequence[str]) -> list[SentenceScore]:
+        """Scores each translation on its own, as `sacrebleu --sentence-level` does."""
+        columns = [
+            [metric._aggregate_and_compute([counts]).score for counts in self.counts(name, hypotheses)]
+            for name, metric in (
+                ("bleu", self._sentence_bleu),
+                ("chrfpp", self.metrics["chrfpp"]),
+                ("ter", self.metrics["ter"]),
+            )
+        ]
+        return [SentenceScore(*row) for row in zip(*columns, strict=True)]
+
+    def counts(self, name: str, hypotheses: Sequence[str]) -> list[list[float]]:
+        """Returns, for each sentence, the counts whose sums give the score of any set of sentences."""
+        _check_pairs(len(hypotheses), self._num_sentences)
+        counts: list[list[float]] = self.metrics[name]._extract_corpus_statistics(hypotheses, None)
+        return counts
+
+    def _all(self) -> Iterable[tuple[str, Metric]]:
+        return self.metrics.items()
+
+
+def _remember_counts(metric: Metric) -> None:
+    """Makes a metric count a text only once, however often its scores are asked for: TER takes long."""
+    count = metric._extract_corpus_statistics
+    known: dict[int, tuple[Sequence[str], Any]] = {}
+
+    def count_once(hypotheses: Sequence[str], references: Any) -> Any:
+        # The text is kept beside its counts, so that no other text can get its id.
+        if id(hypotheses) not in known:
+            known[id(hypotheses)] = (hypotheses, count(hypotheses, references))
+        return known[id(hypotheses)][1]
+
+    metric._extract_corpus_statistics = count_once  # type: ignore[method-assign]
 
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str], tokenizer: ScoreTokenizer) -> Score:

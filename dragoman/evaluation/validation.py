@@ -20,11 +20,12 @@ from dragoman.model.loss import LossSums
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_loss, teacher_forced_predictions
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import ScoreTokenizer, Settings
-from dragoman.run.errors import UserError
+from dragoman.run.errors import describe_fault
 from dragoman.run.files import write_then_rename
 from dragoman.run.folder import RunFolder
-from dragoman.translation.beam_search import SearchSettings
-from dragoman.translation.translator import Translator
+from dragoman.translation.search import SearchSettings
+from dragoman.translation.torch_search.torch_backend import TorchBackend
+from dragoman.translation.translator import LineTranslator
 
 _Result = TypeVar("_Result")
 _BATCH_TOKENS = 4096
@@ -133,14 +134,10 @@ def _on_all_ranks(world: World, work: Callable[[], _Result]) -> _Result:
         result = work()
     except Exception as error:
         fault = error
-    mine = None if fault is None else f"rank {world.rank}: {_describe(fault)}"
+    mine = None if fault is None else f"rank {world.rank}: {describe_fault(fault)}"
     if (message := world.first_error(mine)) is not None:
         raise EvaluationFailedError(message) from fault
     return cast("_Result", result)
-
-
-def _describe(fault: Exception) -> str:
-    return str(fault) if isinstance(fault, UserError) else f"{type(fault).__name__}: {fault}"
 
 
 def _read_texts(corpus: PreparedCorpus, settings: Settings) -> tuple[Sequence[str], Sequence[str]]:
@@ -179,14 +176,10 @@ def _evaluate_share(
     return share
 
 
-def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) -> Translator:
-    return Translator(
-        model,
-        corpus.source_tokenizer,
-        corpus.target_tokenizer,
-        SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty),
-        max_source_tokens=settings.data.max_tokens,
-    )
+def _translator(model: Transformer, corpus: PreparedCorpus, settings: Settings) -> LineTranslator:
+    search = SearchSettings(settings.evaluation.beam_size, settings.evaluation.length_penalty)
+    backend = TorchBackend(model, corpus.target_tokenizer.num_subwords)
+    return LineTranslator(backend, corpus.source_tokenizer, corpus.target_tokenizer, search, settings.data.max_tokens)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,29 @@ class LogFailure:
     evidence: str = ""
     """The line of the log."""
     step: int | None = None
+    launch: int | None = None
+    """Number of the launch that it belongs to, from 1."""
+    is_fatal: bool | None = None
+    """Whether it ended its launch."""
+
+
+@dataclass
+class LogLaunch:
+    """One start of the trainer, as far as the log shows it."""
+
+    number: int
+    source: str = ""
+    """File in which it begins."""
+    line: int | None = None
+    time: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    end: str = "unknown"
+    """finished, failed, stopped or unknown."""
+    reason: str = ""
+    hosts: list[str] = field(default_factory=list)
+    is_announced: bool = False
+    """Whether the log holds the line with which the trainer starts, and not only later ones."""
 
 
 @dataclass
@@ -56,9 +79,16 @@ class ImportedRun:
     printed_config: dict[str, Any] = field(default_factory=dict)
     """The configuration as the trainer names it, nested."""
     failures: list[LogFailure] = field(default_factory=list)
+    launches: list[LogLaunch] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Messages about files that were not read, and why."""
     notes: list[str] = field(default_factory=list)
     """Messages about what the log does not say or what must be kept in mind."""
     records: list[dict[str, Any]] = field(default_factory=list)
+    source: str = ""
+    """The file that is being read."""
+    line: int | None = None
+    """Number of the line that is being read, from 1."""
     first_nan_step: int | None = None
     last_finite_step: int | None = None
     _stride: int = 1
@@ -73,6 +103,7 @@ class ImportedRun:
         if not _is_step(step):
             return
         self._watch_for_nan(step, figures)
+        self._note_step_of_launch(step)
         self._num_train_records += 1
         self._left_out = None if self._num_train_records % self._stride == 0 else (step, figures)
         if self._left_out is None:
@@ -102,17 +133,69 @@ class ImportedRun:
             self._add("checkpoint", step, figures)
 
     def add_restart(self, step: int, **figures: Any) -> None:
-        """Adds a restart from a checkpoint of this step. Figures: cause, time."""
+        """Adds a restart from a checkpoint of this step, which is a new launch. Figures: cause, time."""
         if _is_step(step):
             self._add("restart", step, figures)
+            if self.launches and self.launches[-1].last_step is not None:
+                self._append_launch(figures.get("time"))
+
+    def begin_launch(self, time: float | None = None) -> None:
+        """Begins a new launch; does nothing where the current one has shown nothing yet, as when all ranks say it."""
+        current = self.launches[-1] if self.launches else None
+        if current is None or current.end != "unknown" or current.last_step is not None:
+            current = self._append_launch(time)
+        current.is_announced = True
+
+    def end_launch(self, end: str, reason: str | None = None) -> None:
+        """Says how the current launch ended, if any has begun: finished, failed or stopped; None keeps the reason."""
+        if self.launches:
+            launch = self.launches[-1]
+            launch.end, launch.reason = end, launch.reason if reason is None else reason
+
+    def find_restart(self, step: int, loaded: tuple[int | None, str] | None) -> tuple[int, str] | None:
+        """Returns step and cause of a restart before this step; None where training simply goes on.
+
+        `loaded` names a checkpoint that was loaded before it, and its step where that is known: weights of a later step
+        are those of another run.
+        """
+        if loaded is not None:
+            known, name = loaded
+            begun_at = self.newest_step if known is None else known
+            if begun_at is not None and begun_at <= step:
+                return begun_at, f"continued from {name}"
+            self.note(f"Training began with the weights of {name}.")
+        return (step, STEP_BACK) if self.is_step_back(step) else None
+
+    def insert_launch(self, before: LogLaunch | None, line: int | None = None) -> LogLaunch:
+        """Adds a launch that the log shows only by its failure, before another launch or as the last one."""
+        if len(self.launches) >= MAX_LISTED:
+            return self.launches[-1]
+        place = len(self.launches) if before is None else self.launches.index(before)
+        launch = LogLaunch(0, source=self.source, line=line)
+        self.launches.insert(place, launch)
+        for number, each in enumerate(self.launches, start=1):
+            each.number = number
+        return launch
+
+    @property
+    def main_launch(self) -> LogLaunch | None:
+        """The last launch that trained; the last one if none did."""
+        trained = [launch for launch in self.launches if launch.last_step is not None]
+        return next(reversed(trained or self.launches), None)
+
+    @property
+    def num_logged_steps(self) -> int:
+        """How often a training step was added."""
+        return self._num_train_records
 
     def count_attempt(self) -> None:
         """Counts one more start of the run."""
         self.facts["num_attempts"] = self.facts.get("num_attempts", 1) + 1
 
     def add_failure(self, failure: LogFailure) -> None:
-        """Keeps one failure of each kind."""
-        if len(self.failures) < MAX_LISTED and all(failure.what != known.what for known in self.failures):
+        """Keeps one failure of each kind in each launch."""
+        known = {(each.what, each.launch) for each in self.failures}
+        if len(self.failures) < MAX_LISTED and (failure.what, failure.launch) not in known:
             self.failures.append(failure)
 
     def note(self, message: str) -> None:
@@ -159,6 +242,22 @@ class ImportedRun:
             self._thin_out()
         plain = {name: _plain(value) for name, value in figures.items()}
         self.records.append({"kind": kind, "step": step} | {n: v for n, v in plain.items() if v is not None})
+
+    def _append_launch(self, time: float | None) -> LogLaunch:
+        if len(self.launches) >= MAX_LISTED:
+            return self.launches[-1]
+        launch = LogLaunch(len(self.launches) + 1, source=self.source, line=self.line, time=time)
+        self.launches.append(launch)
+        return launch
+
+    def _note_step_of_launch(self, step: int) -> None:
+        launch = self.launches[-1] if self.launches else self._append_launch(None)
+        if launch.end == "finished" and launch.last_step is not None and step <= launch.last_step:
+            launch = self._append_launch(None)
+        if launch.end in ("failed", "stopped"):  # what seemed to be its end was none
+            launch.end, launch.reason = "unknown", ""
+        launch.first_step = step if launch.first_step is None else launch.first_step
+        launch.last_step = step
 
     def _thin_out(self) -> None:
         """Drops every second training record; only if there are too many of the other kinds, half of those too."""

@@ -4,117 +4,121 @@ The folder holds config.toml, metrics.jsonl and imported.json, so every command 
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dragoman import __version__
-from dragoman.importing import huggingface
-from dragoman.importing.detection import READERS, STATE_NAME, LogReader, RunFiles, choose_logs, find_files
+from dragoman.importing.files.archives import Unpacked, unpack_archives
+from dragoman.importing.files.detection import STATE_NAME, RunFiles
+from dragoman.importing.files.found_runs import FoundRun, group_runs
 from dragoman.importing.imported_run import ImportedRun
-from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.log_text import clean_text, read_lines
-from dragoman.importing.nccl import NcclReader
-from dragoman.run.errors import UserError, describe_os_error
+from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import write_json, write_text, write_then_rename
-from dragoman.run.folder import RunFolder
+from dragoman.run.folder import RunFolder, make_run_folder
 from dragoman.run.tables import dump_toml
 
-KNOWN_TRAINERS = "OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT, HF Trainer, TensorBoard and CSV"
+KNOWN_TRAINERS = "OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT, HF Trainer, Sockeye, TensorBoard and CSV"
+
+
+@dataclass
+class FoundRuns:
+    """The runs that some files and folders hold, while archives among them are unpacked."""
+
+    runs: list[FoundRun]
+    asked_for: list[Path]
+    unpacked: Unpacked
+    is_explicit: bool
+    """Whether the user named files."""
+
+    def read(self, found: FoundRun) -> ImportedRun:
+        """Reads one of the runs."""
+        run = found.read(self.is_explicit, is_cut=bool(self.unpacked.cut))
+        # A text without any step is a failed run only if it also shows what failed.
+        is_empty = run.is_empty and not any(failure.evidence for failure in run.failures)
+        if is_empty and run.trainer == "unknown" and "has_unread_steps" not in run.facts:
+            raise UserError(self.unpacked.rename(_not_understood(self.asked_for, found.paths)))
+        for archive in self.unpacked.cut:
+            run.note(f"{archive} is cut off or damaged: what followed is missing.")
+        _rename_sources(run, self.unpacked)
+        return run
+
+    def import_into(self, found: FoundRun, folder: RunFolder) -> ImportedRun:
+        """Reads one of the runs and writes it as a run folder; replaces an earlier import into that folder."""
+        if folder.path.exists() and not folder.path.is_dir():
+            raise UserError(f"{folder.path} is a file: choose another folder with --run-dir.")
+        if folder.path.exists() and not folder.imported.exists() and any(folder.path.iterdir()):
+            raise UserError(f"{folder.path} exists and is not an imported run: choose another folder with --run-dir.")
+        run = self.read(found)
+        write_run(run, folder, self.identity_of(found))
+        return run
+
+    def identity_of(self, found: FoundRun) -> list[Path]:
+        """Returns the paths by which an earlier import of the run is known."""
+        if len(self.runs) == 1:
+            return self.asked_for
+        return [Path(self.unpacked.rename(str(found.place)))]
+
+    def describe(self) -> list[str]:
+        """Returns a line about each run."""
+        return [self.unpacked.rename(run.describe()) for run in self.runs]
+
+
+@contextmanager
+def find_runs(paths: Sequence[Path]) -> Iterator[FoundRuns]:
+    """Finds the runs in files, folders and archives."""
+    with unpack_archives(paths) as unpacked:
+        runs, files = group_runs(unpacked.paths)
+        if not runs:
+            raise UserError(unpacked.rename(_not_understood(paths, files.logs, files)))
+        yield FoundRuns(runs, list(paths), unpacked, any(path.is_file() for path in unpacked.paths))
 
 
 def import_run(paths: list[Path], folder: RunFolder) -> ImportedRun:
     """Reads the files of one run and writes them as a run folder; replaces an earlier import into that folder."""
-    if folder.path.exists() and not folder.path.is_dir():
-        raise UserError(f"{folder.path} is a file: choose another folder with --run-dir.")
-    if folder.path.exists() and not folder.imported.exists() and any(folder.path.iterdir()):
-        raise UserError(f"{folder.path} exists and is not an imported run: choose another folder with --run-dir.")
-    run = read_run(paths)
-    write_run(run, folder, paths)
-    return run
+    with find_runs(paths) as found:
+        return found.import_into(_only_run(found), folder)
 
 
 def read_run(paths: Sequence[Path]) -> ImportedRun:
     """Reads one run from its log, from several of its files, or from a folder that holds them."""
-    files = find_files(paths)
-    run = ImportedRun()
-    is_explicit = any(path.is_file() for path in paths)
-    if files.logs:
-        _read_logs(files, run, is_explicit)
-    if files.states and run.is_empty:
-        state = max(files.states, key=_checkpoint_number)
-        huggingface.read_trainer_state(state, run)
-        run.sources.append(str(state))
-    run.finish()
-    _read_curves(files, run, is_explicit)
-    # A text without any step is a failed run only if it also shows what failed.
-    if run.is_empty and run.trainer == "unknown" and not any(failure.evidence for failure in run.failures):
-        raise UserError(_not_understood(paths, files))
-    return run
+    with find_runs(paths) as found:
+        return found.read(_only_run(found))
 
 
-def _read_logs(files: RunFiles, run: ImportedRun, is_explicit: bool) -> None:
-    trainer, logs = choose_logs(files.logs, is_explicit)
-    if trainer is None and not is_explicit and (files.states or files.events or files.tables):
-        return  # only a readme or the like, beside files that do describe the run
-    # Failures come last: they need the newest step, which the trainer's reader sets.
-    readers: list[LogReader] = [NcclReader(run), FailureReader(run)]
-    if trainer is not None:
-        readers.insert(0, READERS[trainer][1](run))
-    for log in logs:
-        run.sources.append(str(log.path))
-        for line in read_lines(log.path):
-            for reader in readers:
-                reader.read(line)
-    for reader in readers:
-        reader.finish()
+def _only_run(found: FoundRuns) -> FoundRun:
+    if len(found.runs) > 1:
+        raise UsageError(several_runs(found))
+    return found.runs[0]
 
 
-def _checkpoint_number(path: Path) -> tuple[int, float]:
-    """Sorts each checkpoint-N/trainer_state.json by its number: the newest holds the whole history."""
-    digits = "".join(filter(str.isdecimal, path.parent.name))[-15:]
-    return (int(digits) if digits else 10**15, path.stat().st_mtime)
+def several_runs(found: FoundRuns) -> str:
+    """Returns a message that lists the runs, where one is asked for."""
+    where = ", ".join(map(str, found.asked_for))
+    lines = "".join(f"\n  {line}" for line in found.describe())
+    return f"{where}: these files are of {len(found.runs)} runs. Name the files of one run.{lines}"
 
 
-def _read_curves(files: RunFiles, run: ImportedRun, is_explicit: bool) -> None:
-    """Reads TensorBoard files and tables: as the run itself, or to add the figures that its log lacks.
-
-    A table in a folder may be about anything: one without steps is left out unless the user named it.
-    """
-    from dragoman.importing.csv_tables import read_csv_curves
-    from dragoman.importing.tensorboard import read_events
-
-    for paths, read in ((files.events, read_events), (files.tables, read_csv_curves)):
-        if not paths:
-            continue
-        curves = run if run.is_empty else ImportedRun()
-        try:
-            read(paths, curves)
-        except UserError as error:
-            if is_explicit:
-                raise
-            run.note(f"Left out: {error}")
-            continue
-        if curves is not run:
-            _add_figures(run, curves)
-        run.sources += [str(path) for path in paths]
+def _rename_sources(run: ImportedRun, unpacked: Unpacked) -> None:
+    """Names archives instead of the temporary folders that they were unpacked into."""
+    if unpacked.names:
+        run.sources[:] = map(unpacked.rename, run.sources)
+        run.notes[:] = map(unpacked.rename, run.notes)
+        run.left_out[:] = map(unpacked.rename, run.left_out)
+        for launch in run.launches:
+            launch.source = unpacked.rename(launch.source)
 
 
-def _add_figures(run: ImportedRun, curves: ImportedRun) -> None:
-    """Adds figures and times that the log lacks, at steps that both have."""
-    known = {(record["kind"], record["step"]): record for record in curves.records}
-    for record in run.records:
-        for name, value in known.get((record["kind"], record["step"]), {}).items():
-            record.setdefault(name, value)
-
-
-def _not_understood(paths: Sequence[Path], files: RunFiles) -> str:
-    where = ", ".join(map(str, paths))
-    if not any((files.logs, files.events, files.tables, files.states)):
-        return f"{where} holds neither a run nor a log, TensorBoard events, a CSV table or {STATE_NAME}."
-    lines = (clean_text(raw, 80) for path in files.logs for raw in islice(read_lines(path), 100))
+def _not_understood(asked_for: Sequence[Path], logs: Sequence[Path], files: RunFiles | None = None) -> str:
+    where = ", ".join(map(str, asked_for))
+    if files is not None and files.is_empty:
+        held = f" Name an archive itself: {files.archives[0]}." if files.archives else ""
+        return f"{where} holds neither a run nor a log, TensorBoard events, a CSV table or {STATE_NAME}.{held}"
+    lines = (clean_text(raw, 80) for path in logs for raw in islice(read_lines(path), 100))
     line = next(filter(None, lines), "")
     begins = f' It begins with "{line}".' if line else " It is empty."
     return (
@@ -134,12 +138,14 @@ def write_run(run: ImportedRun, folder: RunFolder, asked_for: Sequence[Path]) ->
         "facts": run.facts,
         "printed_config": run.printed_config,
         "failures": [asdict(failure) for failure in run.failures],
+        "launches": [asdict(launch) for launch in run.launches],
+        "left_out": run.left_out,
         "notes": run.notes,
         "asked_for": [str(path.resolve()) for path in asked_for],
     }
     provenance = {"imported_from": run.sources, "trainer": run.trainer, "dragoman": __version__}
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        make_run_folder(folder)
         with write_then_rename(folder.metrics, "w", is_durable=False) as file:
             file.writelines(json.dumps(_in_order(record), ensure_ascii=False) + "\n" for record in run.records)
         write_json(folder.imported, imported, is_durable=False)

@@ -1,105 +1,37 @@
 """Finds what made a run fail in the lines of any trainer's log."""
 
 import re
-import tomllib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import cached_property
-from importlib.resources import files
 from typing import Any
 
-from dragoman.importing.imported_run import ImportedRun, LogFailure
+from dragoman.importing.failure_kinds import (
+    CUES,
+    UNKNOWN_ERROR,
+    VALIDATION,
+    FailureKind,
+    Role,
+    is_harmless,
+    kind_of,
+)
+from dragoman.importing.imported_run import MAX_LISTED, ImportedRun, LogFailure, LogLaunch
 from dragoman.importing.log_text import clean_text
 
-
-class Role(IntEnum):
-    """Role of a failure among several at the same step: only those with the lowest value are reported."""
-
-    CAUSE = 0
-    STOPPED = 1
-    UNKNOWN_ERROR = 2
-    CONSEQUENCE = 3
-
-
-@dataclass(frozen=True)
-class FailureKind:
-    """A kind of failure and the lines that show it."""
-
-    pattern: str
-    """Regular expression for lines in lower case."""
-    what: str
-    """Message about what happened; the step is added to its end."""
-    cause: str
-    """Why, and what to do."""
-    role: Role = Role.CAUSE
-    is_harmless_if_training_continues: bool = False
-
-    @cached_property
-    def _regex(self) -> re.Pattern[str]:
-        return re.compile(self.pattern)
-
-    def is_shown_by(self, lowered: str) -> bool:
-        """Whether a line, in lower case, shows this failure."""
-        return self._regex.search(lowered) is not None
-
-
-# fmt: off
-_CUES = (
-    "allocate memory", "bad_alloc", "became nan", "broken pipe", "can't open", "cancelled", "command not found",
-    "connection closed", "could not", "cuda driver", "cuda gpu", "cuda-capable", "denied", "device ordinal",
-    "device-side", "diverged", "ecc", "error", "exception", "exit code", "exitcode", "exited", "exploded", "fail",
-    "gpu memory", "illegal memory", "interrupt", "is inf", "is nan", "kernel image", "kex_exchange", "kill",
-    "loss scale", "mpi_abort", "nan in summary", "nanloss", "no module", "no space", "no such ", "not known",
-    "nvidia driver", "of memory", "oom when", "oom-", "orted", "quota", "refused", "reset by peer", "resol",
-    "retrying", "route to", "segmentation", "shut down", "sigint", "signal", "sigterm", "slots", "socketstartconnect",
-    "stalled", "submitted", "terminat", "time limit", "timed out", "timeout", "traceback", "unable to", "unhandled",
-    "unreachable", "unrecognized", "verification", "version mismatch", "was nan", "with cuda", "xid",
-)
-# fmt: on
-"""Every line that shows a failure has one of these, in lower case: all other lines are skipped quickly."""
-
-_UNKNOWN_ERROR = FailureKind(
-    r"^traceback \(most recent call last\)",
-    "The program stopped with an error",
-    "The message names the error; the traceback in the log says where it happened.",
-    Role.UNKNOWN_ERROR,
-)
-
-HARMLESS = re.compile(
-    r"unable to find any relevant network interfaces|another transport will be used|_internal\.py|tf_logging\.py"
-)
-"""Open MPI uses sockets if there is no InfiniBand; TensorBoard's web server logs errors of its visitors."""
-
-
-def _load_kinds() -> tuple[FailureKind, ...]:
-    """Reads the known kinds of failure from failure_kinds.toml."""
-    text = files("dragoman.importing").joinpath("failure_kinds.toml").read_text(encoding="utf-8")
-    return tuple(
-        FailureKind(
-            "|".join(entry["patterns"]),
-            entry["what"],
-            entry["cause"],
-            Role[entry.get("role", "CAUSE")],
-            entry.get("is_harmless_if_training_continues", False),
-        )
-        for entry in tomllib.loads(text)["failure"]
-    )
-
-
-_KNOWN_FAILURES = _load_kinds()
 MAX_CHARACTERS = 2_000
 """Characters of a line that are searched."""
 _MAX_ORDINARY_LINES = 1_000
 """Lines without a cue that are remembered, without their digits: this halves the time for a long log."""
 _MAX_TRACEBACK_LINES = 500
 _MAX_EVIDENCE_CHARACTERS = 400
+_MAX_MESSAGE_CHARACTERS = 160
 _SMALLEST_SOUND_LOSS_SCALE = 2.0**-6
 
 _RANK_TAG = re.compile(r"\[rank[0-9]{1,6}\]: ?")
 _ERROR_LINE = re.compile(
     r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Iteration|Exhausted|Failure|Fault|Timeout|Empty|Full)(?::|$)"
 )
+_ERROR_PREFIX = re.compile(r"^\[[^\]]{0,60}\] Error: ")
+_SCRIPT_ERROR = re.compile(r"(?:error|exception)\b|^[\w./-]{1,200}: ")
+"""Signs that a script failed, in lower case: an exception, or the message of a shell or a program about itself."""
 # Lines with sentences of samples, as the trainers print them.
 _SAMPLE_LINE = re.compile(
     r"\b(?:source|reference|hypothesis|raw hypothesis|translation|target|prediction):\s"
@@ -109,32 +41,51 @@ _SAMPLE_LINE = re.compile(
 
 @dataclass
 class _Occurrence:
-    """A failure that was seen once or several times."""
+    """A failure that was seen once or several times in one launch."""
 
     kind: FailureKind
     evidence: str
-    first_step: int | None
     step: int | None
-    count: int
-    has_continued: bool = False
-    """Whether training continued after it."""
+    """The last step that its launch had logged; None before the first."""
+    launch: LogLaunch | None = None
+    first_step: int | None = None
+    line: int | None = None
+    """Number of its line in the log."""
+    count: int = 1
+    is_of_validation: bool = False
+
+    @property
+    def is_serious(self) -> bool:
+        """Whether a launch may have ended by it."""
+        return self.kind.role != Role.CONSEQUENCE and not self.kind.is_harmless_if_training_continues
 
 
 class FailureReader:
-    """Reads every line of a run, after the trainer's own reader, which sets the newest step."""
+    """Reads every line of a run, after the trainer's own reader, which sets the newest step and begins launches.
+
+    A failure is pending until the next step, which shows that training continued, or the next launch, which shows that
+    it did not.
+    """
 
     def __init__(self, run: ImportedRun) -> None:
         self._run = run
-        self._occurrences: dict[str, _Occurrence] = {}
-        self._have_all_continued = True
+        self._launch: LogLaunch | None = None
+        self._num_steps = 0
+        self._pending: dict[str, _Occurrence] = {}
+        self._survived: dict[tuple[int, str], _Occurrence] = {}
+        self._fatal: list[_Occurrence] = []
+        self._after_end: list[_Occurrence] = []
         self._ordinary_lines: set[bytes] = set()
         self._num_traceback_lines = 0
-        self._traceback_step: int | None = None
+        self._is_traceback_of_validation = False
 
     def read(self, line: str) -> None:
         """Reads a line."""
-        if not self._have_all_continued:
-            self._check_whether_training_continued()
+        launches = self._run.launches
+        if launches and launches[-1] is not self._launch:
+            self._begin_launch(launches[-1])
+        if self._num_steps != self._run.num_logged_steps:
+            self._note_step()
         if line.startswith("***     "):
             return
         if self._num_traceback_lines:
@@ -144,26 +95,128 @@ class FailureReader:
 
     def finish(self) -> None:
         """Adds the failures to the run, the worst first; the trainer's reader must have finished."""
-        if self._num_traceback_lines and self._traceback_step == self._run.newest_step:
-            self._add(_UNKNOWN_ERROR, "Traceback (most recent call last), and the log ends before the error itself")
-        self._check_whether_training_continued()
-        causes = list(self._causes())
-        fatal = [cause for cause in causes if not cause.has_continued]
+        run = self._run
+        if run.launches and run.launches[-1] is not self._launch:
+            self._begin_launch(run.launches[-1])
+        if self._num_steps != run.num_logged_steps:
+            self._note_step()
+        if self._num_traceback_lines:
+            self._add(UNKNOWN_ERROR, "Traceback (most recent call last), and the log ends before the error itself")
+        self._close_launch(None)
+        main = run.main_launch
+        if main is not None and run.facts.get("is_finished") is True and main.end == "unknown":
+            main.end = "finished"
         self._add_nan()
         self._add_loss_scale()
-        self._add_failures(fatal)
-        # Once the loss is not a number, it does not matter what ended the run.
-        if not fatal and self._run.first_nan_step is None:
-            self._add_early_end()
-        self._add_failures(cause for cause in causes if cause.has_continued)
+        self._add_failures(main)
 
-    def _add_failures(self, occurrences: Iterable[_Occurrence]) -> None:
-        is_finished = bool(self._run.facts.get("is_finished"))
-        for occurrence in occurrences:
-            if occurrence.has_continued or not is_finished:
-                self._run.add_failure(_to_failure(occurrence))
-            elif occurrence.kind.role != Role.CONSEQUENCE:
-                self._run.add_failure(_to_failure(occurrence, outcome="training finished anyway"))
+    def _add_failures(self, main: LogLaunch | None) -> None:
+        """Adds what ended the launch that trained, then what it survived, then what ended other launches."""
+        own = [seen for seen in self._fatal if seen.launch is main]
+        for seen in own:
+            self._run.add_failure(_to_failure(seen, is_fatal=True))
+        # Once the loss is not a number, it does not matter what ended the run; the trainer's reader may know it too.
+        is_explained = bool(own) or self._run.first_nan_step is not None or (main is not None and bool(main.reason))
+        if not is_explained:
+            self._add_early_end()
+        for seen in self._after_end:
+            self._run.add_failure(_to_failure(seen, outcome="training finished anyway"))
+        for seen in self._survived.values():
+            if seen.is_of_validation or not seen.kind.is_harmless_if_training_continues:
+                self._run.add_failure(_to_failure(seen, outcome="training continued"))
+        for seen in self._fatal:
+            if seen.launch is not main and seen.launch is not None:
+                ended = f"and ended launch {seen.launch.number}"
+                self._run.add_failure(_to_failure(seen, is_fatal=True, ended=ended))
+
+    # Launches
+
+    def _begin_launch(self, launch: LogLaunch) -> None:
+        """Ends the launch before this one."""
+        if self._launch is None and not launch.is_announced:
+            # The first step, without a line with which the trainer starts: all before it belongs to this launch.
+            self._launch = launch
+            for seen in self._pending.values():
+                seen.launch = launch
+            return
+        self._close_launch(launch)
+        self._launch = launch
+
+    def _close_launch(self, following: LogLaunch | None) -> None:
+        """Decides what the pending failures are, now that their launch has no further step."""
+        launch, pending = self._launch, list(self._pending.values())
+        self._pending, self._num_traceback_lines = {}, 0
+        if launch is not None and launch.last_step is not None:
+            is_finished = launch.end == "finished" or (following is None and self._run.facts.get("is_finished") is True)
+            if is_finished and following is None:
+                self._after_end += [seen for seen in _causes(pending) if seen.kind.role != Role.CONSEQUENCE]
+                return
+            later = [seen for seen in pending if seen.kind.is_at_start]
+            self._end_by(None if is_finished else launch, [seen for seen in pending if not seen.kind.is_at_start])
+            self._end_aborted(later, following)
+        elif launch is not None:
+            self._end_by(launch, pending)
+        else:
+            self._end_aborted(pending, following)
+
+    def _end_aborted(self, pending: list[_Occurrence], following: LogLaunch | None) -> None:
+        """Adds a launch of which the log shows only the failure."""
+        is_end = following is None and self._launch is None
+        if any(seen.is_serious for seen in pending) or (is_end and pending):
+            for seen in pending:
+                seen.step = seen.first_step = None
+            self._end_by(self._run.insert_launch(following, pending[0].line), pending)
+        elif following is not None:
+            for seen in pending:  # warnings before the first line of a launch
+                seen.launch = following
+                self._pending[seen.kind.what] = seen
+
+    def _end_by(self, launch: LogLaunch | None, pending: list[_Occurrence]) -> None:
+        causes = _causes(pending)
+        if launch is None or not causes:
+            return
+        for seen in causes:
+            seen.launch = launch
+            self._count(seen)
+        if not launch.reason:  # otherwise the trainer's reader knows better
+            launch.end = "stopped" if causes[0].kind.is_stop else "failed"
+            launch.reason = f"{causes[0].kind.what} {_place(causes[0].step)}."
+        if len(self._fatal) < MAX_LISTED:
+            self._fatal += causes
+
+    def _count(self, seen: _Occurrence) -> None:
+        """Adds the times that its launch survived the same failure before."""
+        if earlier := self._survived.pop((id(seen.launch), seen.kind.what), None):
+            seen.first_step, seen.count = earlier.first_step, earlier.count + 1
+
+    def _note_step(self) -> None:
+        """Training continued after all pending failures."""
+        self._num_steps = self._run.num_logged_steps
+        self._num_traceback_lines, self._is_traceback_of_validation = 0, False
+        causes = _causes(list(self._pending.values()))
+        self._pending.clear()
+        for seen in causes:
+            seen.launch = self._launch
+            self._count(seen)
+            self._survived[id(self._launch), seen.kind.what] = seen
+
+    def _is_over(self, next_kind: FailureKind) -> bool:
+        """Whether the launch had ended before this failure: its processes have, or its only program was refused."""
+        return any(
+            seen.kind.is_end_of_processes or (seen.kind.is_refusal and next_kind.is_refusal)
+            for seen in self._pending.values()
+        )
+
+    def _begin_unseen_launch(self) -> None:
+        """Begins a launch of which the log shows only the failure that follows."""
+        if self._launch is None:
+            first = next(iter(self._pending.values()))
+            self._launch = self._run.insert_launch(None, first.line)
+        launch = self._run.insert_launch(None, self._run.line)
+        self._close_launch(launch)
+        self._launch = launch
+
+    # Lines
 
     def _is_ordinary(self, line: str) -> bool:
         """Whether the line has no cue; most lines of a trainer differ only in digits, which no cue has."""
@@ -171,7 +224,7 @@ class FailureReader:
         if text in self._ordinary_lines:
             return True
         lowered = text.decode().lower()
-        if any(cue in lowered for cue in _CUES):
+        if any(cue in lowered for cue in CUES):
             return False
         if len(self._ordinary_lines) >= _MAX_ORDINARY_LINES:
             self._ordinary_lines.clear()
@@ -181,49 +234,40 @@ class FailureReader:
     def _search(self, line: str, lowered: str) -> None:
         if tag := _RANK_TAG.match(lowered):
             line, lowered = line[tag.end() :], lowered[tag.end() :]
-        if _SAMPLE_LINE.search(lowered) or HARMLESS.search(lowered):
+        if _SAMPLE_LINE.search(lowered) or is_harmless(lowered):
             return
-        if kind := _kind_of(lowered):
+        if kind := kind_of(lowered):
             self._add(kind, line)
-        elif _UNKNOWN_ERROR.is_shown_by(lowered):
-            self._num_traceback_lines = 1
-            self._traceback_step = self._run.newest_step
+        elif UNKNOWN_ERROR.is_shown_by(lowered):
+            self._num_traceback_lines, self._is_traceback_of_validation = 1, False
 
     def _read_traceback(self, line: str) -> None:
         """Reads on to the error of a traceback, the first line that looks like one; known kinds are added elsewhere."""
         line = _RANK_TAG.sub("", line[:MAX_CHARACTERS], count=1)
         self._num_traceback_lines += 1
+        if line.startswith("  File "):
+            self._is_traceback_of_validation |= VALIDATION.search(line.lower()) is not None
         if _ERROR_LINE.match(line):
             self._num_traceback_lines = 0
-            if not _kind_of(line.lower()):
-                self._add(_UNKNOWN_ERROR, line)
+            if not kind_of(line.lower()):
+                self._add(UNKNOWN_ERROR, line)
         elif self._num_traceback_lines > _MAX_TRACEBACK_LINES:
             self._num_traceback_lines = 0
 
     def _add(self, kind: FailureKind, line: str) -> None:
-        step = self._run.newest_step
-        known = self._occurrences.get(kind.what)
-        if known is None or known.has_continued:
-            evidence = clean_text(line, _MAX_EVIDENCE_CHARACTERS)
-            first_step, count = (step, 0) if known is None else (known.first_step, known.count)
-            self._occurrences[kind.what] = _Occurrence(kind, evidence, first_step, step, count + 1)
-            self._have_all_continued = False
-
-    def _check_whether_training_continued(self) -> None:
-        step = self._run.newest_step
-        for occurrence in self._occurrences.values():
-            occurrence.has_continued = occurrence.has_continued or occurrence.step != step
-        self._have_all_continued = all(occurrence.has_continued for occurrence in self._occurrences.values())
-
-    def _causes(self) -> Iterator[_Occurrence]:
-        """Yields the failures that are not consequences of another one at the same step."""
-        lowest: dict[int | None, Role] = {}
-        for seen in self._occurrences.values():
-            lowest[seen.step] = min(seen.kind.role, lowest.get(seen.step, Role.CONSEQUENCE))
-        for seen in self._occurrences.values():
-            is_harmless = seen.has_continued and seen.kind.is_harmless_if_training_continues
-            if seen.kind.role == lowest[seen.step] and not is_harmless:
-                yield seen
+        if kind.is_at_start and kind.what not in self._pending and self._is_over(kind):
+            self._begin_unseen_launch()
+        if kind.what in self._pending:
+            return
+        launch = self._launch
+        step = launch.last_step if launch else None
+        is_of_validation = step is not None and (self._is_traceback_of_validation or _is_of_validation(line))
+        evidence = clean_text(line, _MAX_EVIDENCE_CHARACTERS)
+        seen = _Occurrence(kind, evidence, step, launch, step, self._run.line, is_of_validation=is_of_validation)
+        self._pending[kind.what] = seen
+        # A launch that failed before its first step is over: the next line with which a trainer starts begins another.
+        if seen.is_serious and launch is not None and launch.last_step is None and launch.end == "unknown":
+            launch.end = "stopped" if kind.is_stop else "failed"
 
     def _add_nan(self) -> None:
         step = self._run.first_nan_step
@@ -251,9 +295,13 @@ class FailureReader:
         """Adds a failure for a log that ends without saying why."""
         run = self._run
         step, planned = run.newest_step, run.facts.get("steps_planned")
-        if run.facts.get("is_finished"):
+        if run.facts.get("is_finished") or run.facts.get("has_unread_steps"):
             return
-        if run.is_empty:
+        if run.facts.get("is_cut"):
+            place = "before the first step" if step is None else f"after step {step:,}"
+            what = f"The file is cut off {place}: how the run went on is not known."
+            run.add_failure(LogFailure(what, "Copy or download the whole file, and read that.", step=step))
+        elif run.is_empty:
             what = "The log holds no step of training and no message that says why."
             cause = "The run ended before its first step, or its output is elsewhere: look for other logs of the run."
             run.add_failure(LogFailure(what, cause))
@@ -267,19 +315,38 @@ class FailureReader:
             run.add_failure(LogFailure(what, cause, step=step))
 
 
-def _kind_of(lowered: str) -> FailureKind | None:
-    return next((kind for kind in _KNOWN_FAILURES if kind.is_shown_by(lowered)), None)
+def _causes(pending: list[_Occurrence]) -> list[_Occurrence]:
+    """Returns the failures that are not consequences of others at the same time; warnings only if there is no other."""
+    lowest = min((seen.kind.role for seen in pending), default=Role.CONSEQUENCE)
+    causes = [seen for seen in pending if seen.kind.role == lowest]
+    return [seen for seen in causes if not seen.kind.is_harmless_if_training_continues] or causes
 
 
-def _to_failure(seen: _Occurrence, outcome: str = "") -> LogFailure:
+def _to_failure(seen: _Occurrence, is_fatal: bool = False, outcome: str = "", ended: str = "") -> LogFailure:
     place = _place(seen.step)
     if seen.count > 1:
-        place = f"{seen.count} times, first {_place(seen.first_step)} and last {place}"
-    outcome = outcome or ("training continued" if seen.has_continued else "")
+        times = "twice" if seen.count == 2 else f"{seen.count:,} times"
+        place = f"{times}, first {_place(seen.first_step)} and last {place}"
+    what = seen.kind.what
+    if outcome and seen.is_of_validation:
+        what = "The validation script failed"
+    elif outcome and seen.kind.role == Role.UNKNOWN_ERROR:
+        what = "A program in the same log stopped with an error"
+    launch = seen.launch.number if seen.launch else None
+    cause = seen.kind.cause
+    if seen.kind.role == Role.UNKNOWN_ERROR:
+        message = clean_text(_ERROR_PREFIX.sub("", seen.evidence, count=1), _MAX_MESSAGE_CHARACTERS).rstrip(".")
+        cause = f'The message is "{message}". {cause}'
     if not outcome:
-        return LogFailure(f"{seen.kind.what} {place}.", seen.kind.cause, seen.evidence, seen.step)
-    cause = f"Not fatal: {outcome}. {seen.kind.cause}"
-    return LogFailure(f"{seen.kind.what} {place}; {outcome}.", cause, seen.evidence, seen.step)
+        message = f"{what} {place}{' ' * bool(ended)}{ended}."
+        return LogFailure(message, cause, seen.evidence, seen.step, launch, is_fatal)
+    return LogFailure(f"{what} {place}; {outcome}.", cause, seen.evidence, seen.step, launch, is_fatal)
+
+
+def _is_of_validation(line: str) -> bool:
+    """Whether a line is the error of a script that evaluates the model."""
+    lowered = line[:MAX_CHARACTERS].lower()
+    return VALIDATION.search(lowered) is not None and _SCRIPT_ERROR.search(lowered) is not None
 
 
 def _place(step: int | None) -> str:

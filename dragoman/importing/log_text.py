@@ -1,24 +1,17 @@
 """Reads the lines of log files, compressed or not and with any bytes, and the numbers and times in them."""
 
-import bz2
-import gzip
-import lzma
+import codecs
 import math
 import re
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from io import BufferedReader, RawIOBase
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypeGuard
+from typing import TypeGuard
 
-import zstandard
-
-from dragoman.run.errors import UserError, describe_os_error
+from dragoman.importing.files.unpacking import PackedFile
 from dragoman.run.records import LARGEST_NUMBER
 
-_BUFFER_BYTES = 2**20
 MAX_LINE_BYTES = 2**16
 """Longer lines are cut: all figures of a log line come before this."""
 MAX_LOG_BYTES = 4 * 10**9
@@ -32,70 +25,96 @@ NUMBER = r"[-+]?(?:\d{1,25}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 COUNT = r"\d[\d,]{0,18}"
 """Pattern of a number that parse_count() accepts, e.g. 60,880,896; to be compiled with re.ASCII."""
 
-_MAGIC: dict[bytes, Callable[[Path], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"\xfd7zXZ\x00": lzma.open,
-    b"BZh": bz2.open,
-    b"\x28\xb5\x2f\xfd": zstandard.open,
-}
+_HEAD_BYTES = 4_096
+_MIN_NUL_SHARE = 0.3
+"""UTF-16 without a mark is known by its NUL bytes: one in each character of ASCII."""
+_MIN_NUL_SHARE_WITH_MARK = 0.05
+
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?")
 # Control characters, single surrogates, and marks that reverse the direction of text.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
 )
 _MPI_TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
-_DAMAGED = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 
 
-class _Unpacked(RawIOBase):
-    """Reads an archive in small chunks: damage in a large chunk would lose all of its bytes."""
+class LogText:
+    """Iterates over the lines of a file without their ends, terminal escapes and tags of mpirun.
 
-    def __init__(self, archive: Any) -> None:
-        self._archive = archive
+    The file may be packed; a damaged archive is read up to the damage. A carriage return ends a line too: progress
+    bars write nothing else.
+    """
 
-    def readable(self) -> bool:
-        """Returns True, as BufferedReader asks."""
-        return True
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = PackedFile(path)
+        self._is_too_long = False
 
-    def readinto(self, buffer: Any) -> int:
-        """Fills the buffer with the next chunk."""
-        chunk = self._archive.read1(len(buffer))
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
+    @property
+    def is_cut(self) -> bool:
+        """Whether the end is missing; known once all lines were read."""
+        return self._file.is_cut or self._is_too_long
 
-    def close(self) -> None:
-        """Closes the archive too."""
-        self._archive.close()
-        super().close()
+    def __iter__(self) -> Iterator[str]:
+        rest = b""
+        for chunk in _to_utf8(self._bounded()):
+            lines, rest = _split_lines(rest + chunk)
+            yield from map(_without_decoration, lines)
+        # The last line of a cut archive is left out: its last number may be cut too.
+        if (last := rest.rstrip(b"\r")) and not self.is_cut:
+            yield _without_decoration(last.decode("utf-8", errors="replace")[:MAX_LINE_BYTES])
+
+    def _bounded(self) -> Iterator[bytes]:
+        num_left = MAX_LOG_BYTES
+        for chunk in self._file:
+            yield chunk[:num_left]
+            num_left -= len(chunk)
+            if num_left <= 0:
+                self._is_too_long = True
+                return
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yields every line without its end, terminal escapes and tags of mpirun; a damaged archive up to the damage.
-
-    A carriage return ends a line too: progress bars write one before the next message.
-    """
-    num_bytes, is_rest_of_line = 0, False
-    with _open(path) as file, suppress(*_DAMAGED):
-        while num_bytes < MAX_LOG_BYTES and (raw := file.readline(MAX_LINE_BYTES)):
-            num_bytes += len(raw)
-            if not is_rest_of_line:
-                text = raw.decode("utf-8", errors="replace").rstrip("\r\n")
-                for line in text.split("\r") if "\r" in text else (text,):
-                    yield _without_decoration(line)
-            is_rest_of_line = not raw.endswith(b"\n")
+    """Yields every line of a log; see LogText."""
+    return iter(LogText(path))
 
 
-def _open(path: Path) -> IO[bytes]:
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-        unpack = next((unpack for magic, unpack in _MAGIC.items() if head.startswith(magic)), None)
-        # Twice as fast as the archive's own readline(), which is written in Python.
-        return path.open("rb") if unpack is None else BufferedReader(_Unpacked(unpack(path)), _BUFFER_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist.") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {describe_os_error(error)}.") from None
+def _to_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Removes the mark at the start of UTF-8, and turns UTF-16 into UTF-8."""
+    head = next(chunks, b"")
+    encoding = _utf16_of(head[:_HEAD_BYTES])
+    if encoding is None:
+        yield head.removeprefix(codecs.BOM_UTF8)
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    for chunk in chain([head], chunks):
+        # PowerShell writes the mark again where it appends to a file.
+        yield decoder.decode(chunk).replace("\ufeff", "").encode("utf-8", errors="replace")
+
+
+def _utf16_of(head: bytes) -> str | None:
+    """Returns the byte order of UTF-16; None for any other text."""
+    has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    least = _MIN_NUL_SHARE_WITH_MARK if has_mark else _MIN_NUL_SHARE
+    first, second = head[::2], head[1::2]
+    nuls_in_first, nuls_in_second = (half.count(0) / max(1, len(half)) for half in (first, second))
+    if max(nuls_in_first, nuls_in_second) < least or len(head) < 4:
+        return None
+    if min(nuls_in_first, nuls_in_second) > max(nuls_in_first, nuls_in_second) / 4:
+        return None
+    return "utf-16-le" if nuls_in_second > nuls_in_first else "utf-16-be"
+
+
+def _split_lines(block: bytes) -> tuple[list[str], bytes]:
+    """Returns the whole lines of a block, and its rest."""
+    # A carriage return at the end may belong to a line feed that follows.
+    block, held = (block[:-1], b"\r") if block.endswith(b"\r") else (block, b"")
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines, end, rest = block.rpartition(b"\n")
+    whole = lines.decode("utf-8", errors="replace").split("\n") if end else []
+    return [line[:MAX_LINE_BYTES] for line in whole], rest[:MAX_LINE_BYTES] + held
 
 
 def _without_decoration(line: str) -> str:

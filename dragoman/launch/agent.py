@@ -13,14 +13,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Self
 
 import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from dragoman.cluster.addresses import LOOPBACK, is_loopback
 from dragoman.cluster.environment import LAUNCH_BEGIN_VARIABLE, LAUNCH_SECONDS_VARIABLE, PARENT_VARIABLE
 from dragoman.cluster.failure import Failure
+from dragoman.cluster.guarded_store import StoreGate, StorePassage, open_local_store
 from dragoman.cluster.heartbeat import (
     FOLDER_VARIABLE,
     STACK_SIGNAL,
@@ -41,12 +44,46 @@ STACK_SECONDS = 2.0
 STACK_POLL_SECONDS = 0.02
 
 
+class AttemptStore:
+    """The store through which the agents and workers of one attempt find each other, as this machine reaches it."""
+
+    def __init__(self, local_port: int, port: int, *opened: StoreGate | StorePassage, store: object = None) -> None:
+        self.local_port = local_port
+        """Where it is reached on loopback."""
+        self.port = port
+        """Where its gate is open for other hosts."""
+        self._opened = opened
+        self._store = store
+
+    @classmethod
+    def open(cls, address: str, ports: range | None, secret: str) -> Self:
+        """Opens the store on this machine; other hosts reach it at an address, unless that is loopback."""
+        store = open_local_store(RENDEZVOUS_SECONDS)
+        if is_loopback(address):
+            return cls(store.port, store.port, store=store)
+        gate = StoreGate(address, ports, secret, store.port)
+        return cls(store.port, gate.port, gate, store=store)
+
+    @classmethod
+    def reach(cls, address: str, port: int, secret: str) -> Self:
+        """Opens the way to the store of another machine."""
+        passage = StorePassage([address], port, secret)
+        return cls(passage.port, port, passage)
+
+    def close(self) -> None:
+        """Closes it for this machine."""
+        for each in self._opened:
+            each.close()
+        self._store = None
+
+
 class WorkerGroup:
     """This machine's workers of one attempt; `run` waits for them, other methods may be called from other threads."""
 
-    def __init__(self, spec: AttemptSpec, begin: float) -> None:
-        """`begin` is when the order to start came, by time.monotonic()."""
+    def __init__(self, spec: AttemptSpec, begin: float, store_port: int) -> None:
+        """`begin` is when the order to start came, by time.monotonic(); `store_port` is the store's on loopback."""
         self._spec = spec
+        self._store_port = store_port
         self._ranks = range(spec.first_rank, spec.first_rank + spec.num_workers)
         self._begin = begin
         self._folder = TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
@@ -77,9 +114,9 @@ class WorkerGroup:
             max_nodes=spec.num_nodes,
             nproc_per_node=spec.num_workers,
             rdzv_backend="static",
-            rdzv_endpoint=f"{spec.master_address}:{spec.master_port}",
+            rdzv_endpoint=f"{LOOPBACK}:{self._store_port}",
             rdzv_configs={"rank": spec.node_rank, "timeout": RENDEZVOUS_SECONDS},
-            local_addr=spec.master_address if spec.node_rank == 0 else None,
+            local_addr=LOOPBACK,
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=self._folder.name),
             signals_to_handle="SIGQUIT",  # the launcher handles the others
@@ -100,10 +137,15 @@ class WorkerGroup:
         self._folder.cleanup()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to all workers."""
+        """Sends a signal to all workers; only SIGKILL to those that have not sent a heartbeat yet.
+
+        Before that, a worker has no handlers: any other signal would end it, and be taken for the cause of a failure.
+        """
+        ready = {beat.pid for beat in self.beats()}
         for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.send_signal(number)
+            if number == signal.SIGKILL or child.pid in ready:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.send_signal(number)
 
     def beats(self) -> list[Beat]:
         """Returns the last heartbeat of each worker."""

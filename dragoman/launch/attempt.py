@@ -8,16 +8,26 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from dragoman.cluster.environment import threads_per_worker
+from dragoman.cluster.addresses import format_ports
+from dragoman.cluster.environment import ADDRESS_VARIABLE, PORTS_VARIABLE, threads_per_worker
 from dragoman.cluster.failure import Failure, describe_failure, first_cause
 from dragoman.cluster.heartbeat import STARTING, Beat
-from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
+from dragoman.launch.connection import (
+    AttemptSpec,
+    HostError,
+    Message,
+    StopRequestedError,
+    WorkersEnd,
+    ports_to_json,
+)
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.run.files import write_text
 from dragoman.run.processes import CONSOLE_VARIABLE, waiting_variables
 
 TICK_SECONDS = 0.1
+STOP_SECONDS, STOP_STEPS = 5.0, 3
+"""How long workers may take to end when asked to: these seconds, and so many of the longest steps."""
 REPEAT_SECONDS = 1.0
 """Time between two stop requests to a host: workers that are still starting miss the first."""
 END_SECONDS = 10.0
@@ -101,8 +111,10 @@ class Outcome:
     """A message about what went wrong; None if all workers ended well."""
     is_final: bool = False
     """Whether another attempt would fail in the same way."""
-    lost: tuple[Host, ...] = ()
-    """Hosts that no longer answer."""
+    gone: tuple[Host, ...] = ()
+    """Hosts without a usable connection any more."""
+    silent: tuple[Host, ...] = ()
+    """Those of them that do not answer; the connection to the others has ended, and may be made again at once."""
     step: int = 0
     """The last step that any worker began."""
     reason: str = ""
@@ -118,7 +130,20 @@ class _HostState:
     beats: list[Beat] = field(default_factory=list)
     stacks: dict[int, str] = field(default_factory=dict)
     end: WorkersEnd | None = None
-    is_closed: bool = False
+    closed: str | None = None
+    """Why the connection ended, if it did."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self.closed is not None
+
+
+def _describe_loss(lost: Sequence[_HostState]) -> str:
+    """Says which hosts are gone, and in which way."""
+    closed = [f"The connection to {each.host.name} ended: {each.closed}" for each in lost if each.is_closed]
+    silent = ", ".join(each.host.name for each in lost if not each.is_closed)
+    return " ".join(closed + ([f"{silent} cannot be reached any more."] if silent else []))
 
 
 class Attempt:
@@ -130,29 +155,52 @@ class Attempt:
         first_ranks = [sum(host.num_workers for host in hosts[:index]) for index in range(len(hosts))]
         self._hosts = [_HostState(host, first_rank) for host, first_rank in zip(hosts, first_ranks, strict=True)]
         self._last_order = 0.0
+        self._stop_begin: float | None = None
+        self._step_begin: float | None = None
+        self._longest_step = 0.0
         self.step = 0
 
-    def follow(self, port: int, next_order: Callable[[], Order]) -> Outcome:
+    def follow(self, next_order: Callable[[], Order]) -> Outcome:
         """Starts the workers and returns when they have ended; calls `next_order` several times a second."""
-        self._start(port)
+        try:
+            self._start(is_stopping=lambda: next_order() in (Order.STOP, Order.KILL))
+        except HostError as error:  # no worker was started
+            return Outcome(str(error), gone=(error.host,))
+        except StopRequestedError:
+            return Outcome("Stopped before the workers started.", gone=(self._hosts[0].host.connection.host,))
         while True:
             time.sleep(TICK_SECONDS)
             self._receive()
             self._give_order(next_order())
             if lost := [each for each in self._hosts if self._is_lost(each)]:
-                names = ", ".join(each.host.name for each in lost)
-                return self._give_up(f"{names} cannot be reached any more.", lost=lost)
+                return self._give_up(_describe_loss(lost))
             ends = [each.end for each in self._hosts if each.end]
             if any(end.failures or end.error for end in ends):
                 return self._on_failure()
             if len(ends) == len(self._hosts):
                 assert ends[0].end is not None
                 return Outcome(step=ends[0].end.step, reason=ends[0].end.reason)
+            if self._stop_begin is not None and self._is_stuck():
+                return self._give_up("The workers did not end by themselves.")
             if (hanging := find_hang(self._beats(), self._plan.hang_timeout)) is not None:
                 return self._on_hang(hanging)
 
-    def _start(self, port: int) -> None:
-        attempt_id = secrets.token_hex(8)
+    def _is_stuck(self) -> bool:
+        """Whether workers that were asked to stop will not do so soon: they start, or wait for each other in vain."""
+        assert self._stop_begin is not None
+        patience = STOP_SECONDS + STOP_STEPS * self._longest_step
+        if time.monotonic() - self._stop_begin < patience:
+            return False
+        beats = [beat for beat in self._beats() if beat.process_state not in ENDED_STATES]
+        is_starting = any(beat.doing == STARTING for beat in beats)
+        return is_starting or all(beat.is_waiting and beat.seconds_silent > patience for beat in beats)
+
+    def _start(self, is_stopping: Callable[[], bool]) -> None:
+        """Opens the store on the first host, then starts the workers on all; a HostError if there is no store."""
+        attempt_id, secret = secrets.token_hex(8), secrets.token_hex(16)
+        first = self._hosts[0].host
+        request = {"do": "open_store", "address": first.address, "ports": ports_to_json(self._plan.ports)}
+        opened = first.connection.ask(request | {"secret": secret}, "store", is_stopping=is_stopping)
         for index, each in enumerate(self._hosts):
             spec = AttemptSpec(
                 attempt_id,
@@ -162,9 +210,10 @@ class Attempt:
                 num_nodes=len(self._hosts),
                 first_rank=each.first_rank,
                 num_workers=each.host.num_workers,
-                master_address=self._hosts[0].host.address,
-                master_port=port,
-                environment=worker_environment(each.host) | self._environment,
+                store_address=self._hosts[0].host.address,
+                store_port=opened["port"],
+                secret=secret,
+                environment=worker_environment(each.host, self._plan.ports) | self._environment,
             )
             each.host.connection.send({"do": "start", "spec": spec.to_json()})
 
@@ -177,14 +226,21 @@ class Attempt:
         match message:
             case {"beats": beats}:
                 each.beats = [Beat(**beat) for beat in beats]
-                self.step = max([self.step, *(beat.step for beat in each.beats)])
+                self._note_step(max((beat.step for beat in each.beats), default=0))
             case {"stacks": stacks}:
                 each.stacks = {int(rank): str(text) for rank, text in stacks.items()}
             case {"ended": values}:
                 each.end = WorkersEnd.from_json(values)
                 self.step = max(self.step, each.end.last_step)
-            case {"closed": _}:
-                each.is_closed = True
+            case {"closed": reason}:
+                each.closed = str(reason)
+
+    def _note_step(self, step: int) -> None:
+        if step > self.step:
+            now = time.monotonic()
+            if self._step_begin is not None:
+                self._longest_step = max(self._longest_step, now - self._step_begin)
+            self.step, self._step_begin = step, now
 
     def _is_lost(self, each: _HostState) -> bool:
         return each.is_closed or each.host.connection.seconds_silent > self._plan.host_timeout
@@ -195,6 +251,8 @@ class Attempt:
         return [beat for of_host in beats for beat in of_host] if all(beats) else []
 
     def _give_order(self, order: Order) -> None:
+        if order is Order.STOP and self._stop_begin is None:
+            self._stop_begin = time.monotonic()
         if order is not Order.CONTINUE and time.monotonic() - self._last_order > REPEAT_SECONDS:
             self._last_order = time.monotonic()
             self._send_to_all({"do": order.value})
@@ -234,17 +292,13 @@ class Attempt:
             message += f" Its stack could not be saved: {error.strerror}."
         return self._give_up(message)
 
-    def _give_up(self, cause: str, is_final: bool = False, lost: Sequence[_HostState] = ()) -> Outcome:
+    def _give_up(self, cause: str, is_final: bool = False) -> Outcome:
         """Ends the remaining workers; hosts that cannot end theirs count as lost too."""
         self._send_to_all({"do": "kill"})
         self._wait_for_end(END_SECONDS)
-        # A lost host may still have workers. It ends them after host_timeout without a message from us; another attempt
-        # before that would write to the same run.
-        gone = [each for each in self._hosts if each in lost or each.end is None]
-        for each in gone:
-            if not each.host.connection.is_program_over:
-                time.sleep(max(0.0, self._plan.host_timeout + REPEAT_SECONDS - each.host.connection.seconds_silent))
-        return Outcome(cause, is_final, tuple(each.host.connection.host for each in gone), self.step)
+        gone = tuple(each.host.connection.host for each in self._hosts if each.end is None)
+        silent = tuple(each.host.connection.host for each in self._hosts if each.end is None and not each.is_closed)
+        return Outcome(cause, is_final, gone, silent, self.step)
 
     def _wait_for_end(self, seconds: float) -> None:
         self._wait_until(lambda each: each.end is not None or self._is_lost(each), seconds)
@@ -257,9 +311,11 @@ class Attempt:
             self._receive()
 
 
-def worker_environment(host: ReadyHost) -> dict[str, str]:
+def worker_environment(host: ReadyHost, ports: range | None) -> dict[str, str]:
     """Returns the variables for the workers of a host; a person's own values on this machine are used on every host."""
     chosen = {
+        ADDRESS_VARIABLE: "" if os.environ.get("GLOO_SOCKET_IFNAME") else host.address,
+        PORTS_VARIABLE: format_ports(ports) if ports else "",
         "OMP_NUM_THREADS": str(threads_per_worker(host.num_cores, host.num_workers)),
         # Without them gloo or NCCL may choose an interface that does not reach the other hosts.
         "GLOO_SOCKET_IFNAME": host.interface,

@@ -9,8 +9,8 @@ from pathlib import Path
 from dragoman.cluster.environment import CHECK_SECONDS_VARIABLE, MEASUREMENTS_FILE
 from dragoman.diagnosis.prediction import Measurements
 from dragoman.launch.attempt import Attempt, Order
-from dragoman.launch.connection import HostError
-from dragoman.launch.host_connections import HostConnections, ReadyHost, require_enough_virtual_workers
+from dragoman.launch.connection import StopRequestedError
+from dragoman.launch.host_connections import HostConnections, ReadyHost
 from dragoman.launch.host_program import CHECK_PREFIX
 from dragoman.launch.hosts import LaunchPlan, Placement
 from dragoman.launch.supervision import StopSignals
@@ -40,14 +40,16 @@ def check_machines(settings: Settings, placement: Placement, seconds: float, say
         say(choice)
     with tempfile.TemporaryDirectory(prefix=CHECK_PREFIX) as folder, StopSignals() as signals:
         run = RunFolder(Path(folder))
-        create_run(run, settings, placement.num_workers)
+        create_run(run, settings, placement.num_workers, not placement.is_only_this_machine)
         plan = LaunchPlan.from_settings(run, settings, placement, MODULE)
-        with HostConnections(plan, _show, say) as connections:
-            hosts, problems = connections.call(placement.hosts)
+        with HostConnections(plan, _show, say, lambda: signals.num_received > 0) as connections:
+            try:
+                hosts, problems = connections.call(placement.hosts)
+            except StopRequestedError:
+                raise UserError("The check was interrupted.") from None
             result = CheckResult(problems=list(problems.values()))
             if not hosts:
                 return result
-            require_enough_virtual_workers(hosts, plan.max_workers)
             cause = _measure(plan, hosts, seconds, signals)
             if signals.num_received:
                 raise UserError("The check was interrupted.")
@@ -59,12 +61,8 @@ def check_machines(settings: Settings, placement: Placement, seconds: float, say
 
 def _measure(plan: LaunchPlan, hosts: Sequence[ReadyHost], seconds: float, signals: StopSignals) -> str | None:
     """Runs the workers; returns the problem that ended them early, if any."""
-    try:
-        port = plan.port or hosts[0].connection.ask({"do": "port"}, "port")
-    except HostError as error:
-        return str(error)
     attempt = Attempt(plan, hosts, {CHECK_SECONDS_VARIABLE: str(seconds)})
-    return attempt.follow(port, lambda: Order.KILL if signals.num_received else Order.CONTINUE).cause
+    return attempt.follow(lambda: Order.KILL if signals.num_received else Order.CONTINUE).cause
 
 
 def _collect(run: RunFolder, hosts: Sequence[ReadyHost]) -> Measurements | None:

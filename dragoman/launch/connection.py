@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shlex
 import subprocess
 import sys
@@ -22,15 +23,24 @@ from typing import IO, Any
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import WorkerEnd
 from dragoman.launch.hosts import Host
+from dragoman.launch.ssh_failure import explain_ssh_failure
 from dragoman.run.errors import UserError
 
 HOST_MODULE = "dragoman.launch.host_program"
 CONNECT_SECONDS = 10
 KEEPALIVE_SECONDS = 1.0
+MOST_QUIET_SECONDS = 2.0
+STOP_LOOK_SECONDS = 0.2
 LAST_OUTPUT_SECONDS = 1.0
 """How long to wait for the last output of a program that has ended; another process may keep its stream open."""
+LAUNCHER_GONE = 4
+"""Exit code of a program whose launcher is gone, as far as it knows."""
 SSH_FAILED = 255
 """Exit code of ssh for its own failures; other codes are those of the program it ran."""
+
+_WORDS_OF_SSH = re.compile(
+    r"ssh: |Connection |client_loop: |Timeout, |packet_write|kex_exchange|Read from remote", re.I
+)
 
 Message = dict[str, Any]
 
@@ -46,8 +56,10 @@ class AttemptSpec:
     num_nodes: int
     first_rank: int
     num_workers: int
-    master_address: str
-    master_port: int
+    store_address: str
+    store_port: int
+    """Where the first host lets the others to the store through which all find each other."""
+    secret: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> Message:
@@ -84,6 +96,20 @@ class WorkersEnd:
         return cls(**values | {"failures": failures, "end": end})
 
 
+def ports_from_json(bounds: Sequence[int] | None) -> range | None:
+    """Reads a range of ports from its first and last one."""
+    return None if bounds is None else range(bounds[0], bounds[1] + 1)
+
+
+def ports_to_json(ports: range | None) -> list[int] | None:
+    """Returns the first and the last port of a range."""
+    return None if ports is None else [ports[0], ports[-1]]
+
+
+class StopRequestedError(Exception):
+    """Somebody asked the run to stop while a host was asked something."""
+
+
 class HostError(UserError):
     """A problem with one host; the other hosts may continue without it."""
 
@@ -92,30 +118,45 @@ class HostError(UserError):
         self.host = host
 
 
-def ssh_command(ssh_config: Path | None) -> list[str]:
+def ssh_command(ssh_config: Path | None, connect_seconds: int = CONNECT_SECONDS) -> list[str]:
     """Returns ssh with the user's set-up (keys, known hosts, jumps); it must not ask questions, since several run."""
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_seconds}"]
     return ["ssh", "-T", *(["-F", str(ssh_config)] if ssh_config else []), *options]
 
 
 class Connection:
     """One host and the program on it; closing the connection ends the program and all its workers."""
 
+    module = HOST_MODULE
+    """The program, as Python starts it."""
+
     def __init__(
-        self, host: Host, ssh_config: Path | None, show: Callable[[str, str], None], silence_seconds: float
+        self,
+        host: Host,
+        ssh_config: Path | None,
+        show: Callable[[str, str], None],
+        host_timeout: float,
+        connect_seconds: int = CONNECT_SECONDS,
     ) -> None:
         self.host = host
+        self._ssh_config = ssh_config
         self.last_heard = time.monotonic()
+        self._has_answered = False
+        # A host that was not heard for this long gets no messages any more. So when it is given up after host_timeout,
+        # it has not heard from us for `silence_seconds` and has ended its workers: no need to wait for that.
+        self.quiet_seconds = min(MOST_QUIET_SECONDS, host_timeout / 3)
+        silence_seconds = host_timeout - self.quiet_seconds
         self._show = show
         self._messages: queue.Queue[Message] = queue.Queue()
         self._last_lines: deque[str] = deque(maxlen=3)
         self._lock = threading.Lock()
         self._output_thread: threading.Thread | None = None
         if host.is_this_machine:
-            self._process = self._start_here(["-P", "-m", HOST_MODULE])
+            self._process = self._start_here(["-P", "-m", self.module])
         else:
-            remote = shlex.join([sys.executable, "-P", "-m", HOST_MODULE, str(silence_seconds)])
-            self._process = self._start([*ssh_command(ssh_config), "--", host.name, f"exec {remote}"])
+            remote = shlex.join([sys.executable, "-P", "-m", self.module, str(silence_seconds)])
+            command = [*ssh_command(ssh_config, connect_seconds), "--", host.ssh_name, f"exec {remote}"]
+            self._process = self._start(command)
             self._output_thread = self._read_in_background(self._process.stderr, self._on_output)
         self._read_in_background(self._process.stdout, self._on_message)
 
@@ -156,30 +197,28 @@ class Connection:
         except queue.Empty:
             return None
 
-    def ask(self, request: Message, answer: str, timeout: float = 60.0) -> Any:
-        """Sends a request and returns its answer; raises a HostError if none comes."""
+    def ask(
+        self, request: Message, answer: str, timeout: float = 60.0, is_stopping: Callable[[], bool] = lambda: False
+    ) -> Any:
+        """Sends a request and returns its answer; raises a HostError if none comes, a StopRequestedError on a stop."""
         self.send(request)
         end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
-            message = self.receive(left) or {}
+            message = self.receive(min(left, STOP_LOOK_SECONDS)) or {}
             if answer in message:
                 return message[answer]
             if "error" in message:
                 raise HostError(self.host, f"{self.host.name}: {message['error']}")
             if "closed" in message:
                 raise HostError(self.host, f"{self.host.name} cannot be used: {message['closed']}")
+            if is_stopping():
+                raise StopRequestedError
         raise HostError(self.host, f"{self.host.name} did not answer in {timeout:.0f} s.")
 
     @property
     def seconds_silent(self) -> float:
         """Seconds since the last message; always 0 for this machine, where a program cannot be out of reach."""
         return 0.0 if self.host.is_this_machine else time.monotonic() - self.last_heard
-
-    @property
-    def is_program_over(self) -> bool:
-        """Whether the program on the host is known to have ended, and not only the link to it."""
-        code = self._process.poll()
-        return code is not None and (self.host.is_this_machine or code != SSH_FAILED)
 
     def close(self, timeout: float = 5.0) -> None:
         """Closes the connection; the program on the host notices that and ends itself with its workers."""
@@ -228,12 +267,18 @@ class Connection:
             self._on_output(line)
             return
         if isinstance(message, dict):
+            self._has_answered = True
             self._messages.put(message)
 
     def _why_closed(self, code: int) -> str:
         output = " ".join(self._last_lines) or "it gave no reason"
+        if code == SSH_FAILED and self._has_answered:
+            own = [line for line in self._last_lines if _WORDS_OF_SSH.match(line)]  # among the lines of workers
+            return f"the ssh session was cut ({own[-1]})." if own else "the ssh session was cut."
         if code == SSH_FAILED and not self.host.is_this_machine:
-            return f"ssh failed ({output})."
+            return explain_ssh_failure(self.host.ssh_name, "\n".join(self._last_lines), self._ssh_config)
+        if code == LAUNCHER_GONE:
+            return "its program had heard nothing from this machine for too long."
         if code == 127:
             return f"there is no {sys.executable} there; install dragoman at the same path on every host."
         return f"its program ended with code {code} ({output})."
@@ -262,4 +307,5 @@ class Keepalive:
     def _run(self) -> None:
         while not self._is_over.wait(KEEPALIVE_SECONDS):
             for connection in list(self._connections):
-                connection.send({"do": "keepalive"})
+                if connection.seconds_silent <= connection.quiet_seconds:
+                    connection.send({"do": "keepalive"})

@@ -9,25 +9,46 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from dragoman.launch.connection import Connection, HostError, Keepalive, Message, ssh_command
+from dragoman.cluster.addresses import LOOPBACK, format_ports
+from dragoman.cluster.link_test import LinkResult
+from dragoman.launch.connection import (
+    CONNECT_SECONDS,
+    Connection,
+    HostError,
+    Keepalive,
+    Message,
+    StopRequestedError,
+    ports_to_json,
+    ssh_command,
+)
 from dragoman.launch.hosts import Host, HostFacts, LaunchPlan, clock_warning, gather_facts, host_problems
+from dragoman.launch.link_report import explain_separation, find_loss
+from dragoman.run.checkpoints import START_FOLDER, newest_complete_checkpoint
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.folder import RunFolder
+from dragoman.run.folder import RunFolder, checkpoint_step
 
-LOOPBACK = "127.0.0.1"
-LOOK_SECONDS = 5.0
-"""Time between two searches for lost hosts."""
-FAILED_RETURN_SECONDS = 60.0
-"""Seconds to leave out a host that returned and was lost again, multiplied by the number of such returns: each return
-costs the other hosts a restart."""
+LOOK_SECONDS = 1.0
+"""Time between two searches for a lost host."""
+LOOK_CONNECT_SECONDS = 2
+FAILED_RETURN_SECONDS = (0.0, 0.0, 20.0, 60.0)
+"""Seconds to leave out a host, by how often it returned and was lost again: each return costs the others a restart."""
 SETTLED_SECONDS = 600.0
 """A host that stayed this long after its return does not count as lost again."""
+PORTS_PER_WORKER = 2
+"""A worker listens for all other workers, and for a while also for those of its machine."""
+SPARE_PORTS, SPARE_PORTS_PER_WORKER = 4, 3
+"""What a range must have: gloo cannot use all of it."""
+ANSWER_SECONDS = 60.0
+REACH_SECONDS = 60.0
+"""Longer than the test of a link that is broken in every way."""
+UNDO_SECONDS = 2.0
+COPY_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,8 @@ class ReadyHost:
     interface: str
     """The network interface that has this address."""
     shares_run_folder: bool
+    newest_step: int | None = None
+    """The step of the newest checkpoint in its run folder."""
 
     @property
     def name(self) -> str:
@@ -57,12 +80,25 @@ class ReadyHost:
 class HostConnections:
     """The connections of a run to its hosts, kept from attempt to attempt."""
 
-    def __init__(self, plan: LaunchPlan, show: Callable[[str, str], None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        show: Callable[[str, str], None],
+        say: Callable[[str], None],
+        is_stopping: Callable[[], bool] = lambda: False,
+        connect_seconds: int = CONNECT_SECONDS,
+    ) -> None:
+        """`is_stopping` is asked during every wait; when it is true, the wait ends with a StopRequestedError."""
         self._plan = plan
         self._show = show
         self._say = say
+        self._is_stopping = is_stopping
+        self._connect_seconds = connect_seconds
         self._keepalive = Keepalive()
         self._connections: dict[Host, Connection] = {}
+        self._has_start_weights: set[Host] = set()
+        self._over_at: dict[Host, float] = {}
+        """When the program of a dropped connection has ended at the latest, as time.monotonic()."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,19 +124,65 @@ class HostConnections:
         """Closes one connection: to a host that does not answer, or whose workers cannot be ended otherwise."""
         if connection := self._connections.pop(host, None):
             self._keepalive.remove(connection)
+            self._over_at[host] = connection.last_heard + self._plan.host_timeout
             connection.close(timeout=1.0)
 
+    def seconds_until_over(self, host: Host) -> float:
+        """Returns how long the program of a dropped connection may still work; 0 where it is known to have ended."""
+        return max(0.0, self._over_at.get(host, 0.0) - time.monotonic())
+
+    def release(self, host: Host) -> Connection | None:
+        """Gives a connection to somebody else, who keeps it alive from now on."""
+        if connection := self._connections.pop(host, None):
+            self._keepalive.remove(connection)
+        return connection
+
+    def adopt(self, connection: Connection) -> None:
+        """Takes over a connection, ready to be used in the next call."""
+        self.drop(connection.host)
+        self._connections[connection.host] = connection
+        self._keepalive.add(connection)
+
+    def undo(self) -> None:
+        """Removes what was made on the hosts for a run that did not begin.
+
+        A host that is still busy or does not answer does this when it misses its launcher.
+        """
+
+        def undo(host: Host) -> None:
+            try:
+                self._connections[host].ask({"do": "undo"}, "undone", UNDO_SECONDS)
+            except UserError:
+                self.drop(host)
+
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            list(pool.map(undo, list(self._connections)))
+
+    def _ask(self, host: Host, request: Message, answer: str, timeout: float = 60.0) -> Any:
+        return self._connections[host].ask(request, answer, timeout, self._is_stopping)
+
     def _call(self, hosts: Sequence[Host], problems: dict[Host, str]) -> list[ReadyHost]:
+        """Checks what takes no time before anything is copied to a host."""
         facts = self._check_all(hosts, problems)
         present = [host for host in hosts if host in facts]
-        addresses = self._find_addresses(present, problems) if len(present) > 1 else dict.fromkeys(present, LOOPBACK)
-        return [self._get_ready(host, facts[host], address) for host, address in addresses.items()]
+        numbers = {host: host.num_workers or max(1, facts[host].num_gpus) for host in present}
+        require_enough_virtual_workers(sum(numbers.values()), self._plan.max_workers)
+        require_enough_ports(numbers, self._plan.ports)
+        addresses = self._find_addresses(numbers, problems) if len(present) > 1 else dict.fromkeys(present, LOOPBACK)
+        self._supply([host for host in addresses if not host.is_this_machine], facts)
+        return [self._get_ready(host, facts[host], numbers[host], address) for host, address in addresses.items()]
 
-    def _get_ready(self, host: Host, facts: HostFacts, address: str) -> ReadyHost:
-        connection = self._connections[host]
-        interface = connection.ask({"do": "get_ready", "address": address}, "ready")["interface"]
-        num_workers = host.num_workers or max(1, facts.num_gpus)
-        return ReadyHost(connection, num_workers, facts.num_cores, address, interface, facts.shares_run_folder)
+    def _get_ready(self, host: Host, facts: HostFacts, num_workers: int, address: str) -> ReadyHost:
+        ready = self._ask(host, {"do": "get_ready", "address": address}, "ready")
+        return ReadyHost(
+            self._connections[host],
+            num_workers,
+            facts.num_cores,
+            address,
+            ready["interface"],
+            facts.shares_run_folder,
+            facts.newest_step,
+        )
 
     def _check_all(self, hosts: Sequence[Host], problems: dict[Host, str]) -> dict[Host, HostFacts]:
         """Checks all hosts at the same time; adds the problems of those that fail."""
@@ -120,7 +202,7 @@ class HostConnections:
         return {host: answer for host, answer in answers.items() if not isinstance(answer, UserError)}
 
     def _check(self, host: Host) -> HostFacts:
-        """Connects to a host if needed, and checks that it would train the same as this machine."""
+        """Connects to a host if needed, checks that it would train the same as this machine, and claims its folder."""
         plan = self._plan
         connection = self._connect(host)
         with _token(plan.run) as token:
@@ -132,16 +214,47 @@ class HostConnections:
             raise UserError(" ".join(problems))
         if warning := clock_warning(host.name, clock_skew):
             self._say(warning)
-        if there.data is None:
-            self._say(f"Copying {plan.prepared} to {host.name}.")
-            send_folder(connection, plan.prepared, plan.placement.ssh_config)
-        if not there.shares_run_folder:
-            self._send_config(connection)
+        claim = {"do": "claim", "run": str(plan.run.path), "is_shared": there.shares_run_folder}
+        holder = {"holder": f"launched from {here.hostname}", "seconds": plan.host_timeout}
+        self._ask(host, claim | holder, "claimed", timeout=plan.host_timeout + ANSWER_SECONDS)
         return there
+
+    def _supply(self, hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> None:
+        """Sends each host what it lacks: the data, and the settings of the run if it does not see our folder."""
+        for host in hosts:
+            if facts[host].data is None:
+                self._send(self._plan.prepared, host, str(self._plan.prepared))
+            if not facts[host].shares_run_folder:
+                self._send_config(host)
+        if hosts and not any(each.shares_run_folder for each in facts.values()):
+            self._send_checkpoint(hosts[0], max((each.newest_step or 0 for each in facts.values()), default=0))
+
+            self._send_start_weights(hosts[0])
+
+    def _send_start_weights(self, host: Host) -> None:
+        """Sends the weights that the run starts from, if those are of another run and nothing is trained yet."""
+        folder = self._plan.run.path / START_FOLDER
+        if folder.is_dir() and not self._plan.is_resumed and host not in self._has_start_weights:
+            self._send(folder, host, "the weights to start from")
+            self._has_start_weights.add(host)
+
+    def _send_checkpoint(self, host: Host, newest_step: int) -> None:
+        """Sends our newest checkpoint if the hosts have none that is newer, because they are others than before."""
+        run = self._plan.run
+        if max(run.checkpoint_steps(), default=0) > newest_step:
+            checkpoint = newest_complete_checkpoint(run, self._say)
+            if checkpoint is not None and (step := checkpoint_step(checkpoint)) > newest_step:
+                self._send(checkpoint, host, f"the checkpoint of step {step}")
+
+    def _send(self, folder: Path, host: Host, name: str) -> None:
+        self._say(f"Copying {name} to {host.name}.")
+        send_folder(self._connections[host], folder, self._plan.placement.ssh_config, self._is_stopping)
 
     def _connect(self, host: Host) -> Connection:
         if host not in self._connections:
-            connection = Connection(host, self._plan.placement.ssh_config, self._show, self._plan.host_timeout)
+            plan = self._plan
+            ssh_config = plan.placement.ssh_config
+            connection = Connection(host, ssh_config, self._show, plan.host_timeout, self._connect_seconds)
             self._connections[host] = connection
             self._keepalive.add(connection)
         return self._connections[host]
@@ -150,53 +263,66 @@ class HostConnections:
         """Returns the facts of a host and the seconds its clock is ahead of ours."""
         request = {"do": "facts", "run": str(self._plan.run.path), "prepared": str(self._plan.prepared)}
         begin = time.time()
-        answer = connection.ask(request | {"token": token}, "facts")
+        answer = connection.ask(request | {"token": token}, "facts", is_stopping=self._is_stopping)
         # The host read its clock at some moment in between. Starting its interpreter may delay the answer, so only a
         # time outside the whole exchange counts as skew.
         end = time.time()
         facts = HostFacts.from_json(connection.host.name, answer, here)
         return facts, max(0.0, facts.time - end) - max(0.0, begin - facts.time)
 
-    def _send_config(self, connection: Connection) -> None:
+    def _send_config(self, host: Host) -> None:
         """Writes the settings into the host's own run folder, since it does not see ours."""
         run = self._plan.run
         files = {run.config.name: run.config.read_text(encoding="utf-8")}
-        connection.ask({"do": "write", "run": str(run.path), "files": files}, "written")
+        self._ask(host, {"do": "write", "run": str(run.path), "files": files}, "written")
 
-    def _find_addresses(self, hosts: Sequence[Host], problems: dict[Host, str]) -> dict[Host, str]:
-        """Returns the address of each host that reaches all others; earlier hosts have precedence."""
-        secret = secrets.token_hex(16)
-        listening = {}
-        for host in hosts:
-            port = (self._plan.port or 0) if host is hosts[0] else 0
-            request = {"do": "listen", "secret": secret + host.name, "port": port}
-            listening[host] = self._connections[host].ask(request, "listening") | {"secret": secret + host.name}
-        reached = {host: self._try_peers(host, listening) for host in hosts}
+    def _find_addresses(self, numbers: Mapping[Host, int], problems: dict[Host, str]) -> dict[Host, str]:
+        """Returns the address of each host that works with all others; earlier hosts have precedence."""
+        results = self._test_links(numbers)
+        for warning in find_loss(results):
+            self._say(warning)
         together: list[Host] = []
-        for host in hosts:
-            apart = [other for other in together if host.name not in reached[other] or other.name not in reached[host]]
+        for host in numbers:
+            apart = [
+                other.name
+                for other in together
+                if not (results[other.name][host.name].has_passed and results[host.name][other.name].has_passed)
+            ]
             if apart:
-                problems[host] = _describe_separation(host, apart, listening[host])
+                problems[host] = explain_separation(host.name, apart, results, self._plan.ports)
             else:
                 together.append(host)
+        others = {host: next((other for other in together if other is not host), None) for host in together}
         return {
-            host: next((reached[other][host.name] for other in together if other is not host), LOOPBACK)
-            for host in together
+            host: results[other.name][host.name].addresses[0] if other else LOOPBACK for host, other in others.items()
         }
 
-    def _try_peers(self, host: Host, listening: dict[Host, Message]) -> dict[str, str]:
-        """Returns the address at which this host reaches each of the others it can reach."""
-        peers = {other.name: peer for other, peer in listening.items() if other is not host}
-        answer: dict[str, str] = self._connections[host].ask({"do": "reach", "peers": peers}, "reached", timeout=120)
-        return answer
+    def _test_links(self, numbers: Mapping[Host, int]) -> dict[str, dict[str, LinkResult]]:
+        """Lets every host send data to every other one, at the ports that the run will use."""
+        secret, ports = secrets.token_hex(16), ports_to_json(self._plan.ports)
+        listening = {}
+        for host, num_workers in numbers.items():
+            own = {"secret": secret + host.name}  # docker's bridge has the same address on every machine
+            request = {"do": "listen", "ports": ports, "num_ports": num_ports(num_workers)} | own
+            listening[host] = self._ask(host, request, "listening") | own
+
+        def try_peers(host: Host) -> dict[str, LinkResult]:
+            peers = {other.name: peer for other, peer in listening.items() if other is not host}
+            answer = self._ask(host, {"do": "reach", "peers": peers}, "reached", REACH_SECONDS)
+            return {name: LinkResult.from_json(result) for name, result in answer.items()}
+
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            return dict(zip((host.name for host in numbers), pool.map(try_peers, numbers), strict=True))
 
 
-def send_folder(connection: Connection, folder: Path, ssh_config: Path | None) -> None:
+def send_folder(
+    connection: Connection, folder: Path, ssh_config: Path | None, is_stopping: Callable[[], bool] = lambda: False
+) -> None:
     """Copies a folder to the same path on the host: with rsync, which continues an interrupted copy, or with scp."""
     name, folder = connection.host.name, folder.absolute()
     partial = folder.with_name(f".{folder.name}.partial")
     connection.ask({"do": "make_folder", "path": str(partial)}, "made")
-    target = f"{name}:{partial}/"
+    target = f"{connection.host.copy_name}:{partial}/"
     if shutil.which("rsync"):
         # --protect-args: no shell on the other side interprets the path.
         options = ["--archive", "--partial", "--protect-args", "-e", shlex.join(ssh_command(ssh_config))]
@@ -205,16 +331,28 @@ def send_folder(connection: Connection, folder: Path, ssh_config: Path | None) -
         config = ["-F", str(ssh_config)] if ssh_config else []
         files = [str(path) for path in sorted(folder.iterdir())]
         command = ["scp", "-q", "-r", "-p", *config, "-o", "BatchMode=yes", "--", *files, target]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"{command[0]} ended with code {done.returncode}"])[-1]
-        raise UserError(f"The data could not be copied to {name}: {reason}")
+    code, errors = _run_until_stopped(command, is_stopping)
+    if code:
+        reason = (errors.strip().splitlines() or [f"{command[0]} ended with code {code}"])[-1]
+        raise HostError(connection.host, f"The data could not be copied to {name}: {reason}")
     connection.ask({"do": "rename_folder", "path": str(partial), "as": str(folder)}, "renamed")
 
 
-def require_enough_virtual_workers(hosts: Sequence[ReadyHost], num_virtual_workers: int) -> None:
+def _run_until_stopped(command: Sequence[str], is_stopping: Callable[[], bool]) -> tuple[int, str]:
+    """Returns exit code and errors of a command; ends it at a stop request."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0) as process:
+        while True:
+            try:
+                _, errors = process.communicate(timeout=COPY_POLL_SECONDS)
+                return process.returncode, errors
+            except subprocess.TimeoutExpired:
+                if is_stopping():
+                    process.terminate()
+                    raise StopRequestedError from None
+
+
+def require_enough_virtual_workers(num_workers: int, num_virtual_workers: int) -> None:
     """Refuses more workers than virtual workers: some would have no share of the batch."""
-    num_workers = sum(host.num_workers for host in hosts)
     if num_workers > num_virtual_workers:
         raise UsageError(
             f"{num_workers} workers cannot share {num_virtual_workers} virtual workers: "
@@ -222,12 +360,20 @@ def require_enough_virtual_workers(hosts: Sequence[ReadyHost], num_virtual_worke
         )
 
 
-def _describe_separation(host: Host, apart: Sequence[Host], listening: Message) -> str:
-    return (
-        f"{host.name} ({', '.join(listening['addresses'])}; port {listening['port']}) and "
-        f"{', '.join(other.name for other in apart)} do not reach each other at any address: "
-        "check for a firewall between them, and that they are in one network."
-    )
+def num_ports(num_workers: int) -> int:
+    """Returns how many ports a host with so many workers listens at; the first host has one more, for the store."""
+    return 1 + PORTS_PER_WORKER * num_workers
+
+
+def require_enough_ports(numbers: Mapping[Host, int], ports: range | None) -> None:
+    """Refuses a range of ports that is too small for the workers of a host."""
+    host, num_workers = max(numbers.items(), key=lambda item: item[1], default=(None, 0))
+    needed = SPARE_PORTS + SPARE_PORTS_PER_WORKER * num_workers
+    if ports is not None and host is not None and len(numbers) > 1 and len(ports) < needed:
+        raise UsageError(
+            f"cluster.port ({format_ports(ports)}) has {len(ports)} ports, but {num_workers} workers on {host.name} "
+            f"need {needed}: {SPARE_PORTS}, and {SPARE_PORTS_PER_WORKER} for each worker."
+        )
 
 
 @contextlib.contextmanager
@@ -249,21 +395,22 @@ def _token(run: RunFolder) -> Iterator[str]:
 
 
 class LostHosts:
-    """Looks for lost hosts in the background, and knows which of them can be used again."""
+    """Looks for lost hosts in the background; one that answers is connected and checked, ready for the next attempt."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, connections: HostConnections) -> None:
         self._plan = plan
-        self._look_after: dict[Host, float] = {}
-        """When to look for each lost host, as time.monotonic()."""
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._lost: set[Host] = set()
         self._found: set[Host] = set()
         """Lost hosts that can be used again."""
         self._returned_at: dict[Host, float] = {}
         self._num_failed_returns: dict[Host, int] = {}
         self._is_over = threading.Event()
-        threading.Thread(target=self._look, daemon=True).start()
+        self._threads: list[threading.Thread] = []
 
     def __contains__(self, host: Host) -> bool:
-        return host in self._look_after
+        return host in self._lost
 
     def add(self, host: Host) -> None:
         """Adds a lost host; one that had just returned is left out for longer each time."""
@@ -271,35 +418,53 @@ class LostHosts:
         is_failed_return = now - self._returned_at.pop(host, -math.inf) < SETTLED_SECONDS
         num_failed = self._num_failed_returns.get(host, 0) + 1 if is_failed_return else 0
         self._num_failed_returns[host] = num_failed
-        self._look_after[host] = now + num_failed * FAILED_RETURN_SECONDS
+        pause = FAILED_RETURN_SECONDS[min(num_failed, len(FAILED_RETURN_SECONDS) - 1)]
+        self._lost.add(host)
+        # A thread for each host: a look at one that is switched off takes seconds.
+        thread = threading.Thread(target=self._look_for, args=(host, pause), daemon=True)
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
 
     @property
     def is_any_back(self) -> bool:
         """Whether another attempt would have more hosts."""
         return bool(self._found)
 
-    def take_back(self) -> None:
-        """Removes the hosts that can be used again."""
-        while self._found:
-            host = self._found.pop()
+    def take_back(self) -> list[Host]:
+        """Removes and returns the hosts that can be used again."""
+        with self._lock:
+            found, self._found = self._found, set()
+        for host in found:
             self._returned_at[host] = time.monotonic()
-            del self._look_after[host]
+            self._lost.discard(host)
+        return list(found)
 
     def close(self) -> None:
-        """Stops looking."""
+        """Stops looking, and waits until no look is under way."""
         self._is_over.set()
+        for thread in self._threads:
+            thread.join()
 
-    def _look(self) -> None:
-        """Tries each lost host from time to time."""
-        while not self._is_over.wait(LOOK_SECONDS):
-            for host in list(self._look_after):
-                look_after = self._look_after.get(host, math.inf)  # it may be in use again by now
-                is_due = host not in self._found and time.monotonic() > look_after
-                if is_due and not self._is_over.is_set() and self._can_be_used(host):
+    def _look_for(self, host: Host, pause: float) -> None:
+        """Tries a host from time to time until it answers."""
+        if self._is_over.wait(pause):
+            return
+        while not self._is_over.is_set():
+            if (connection := self._try(host)) is not None:
+                self._connections.adopt(connection)
+                with self._lock:
                     self._found.add(host)
+                return
+            self._is_over.wait(LOOK_SECONDS)
 
-    def _can_be_used(self, host: Host) -> bool:
-        """Tries a host over a connection of its own, without output: errors of ssh are expected."""
-        with HostConnections(self._plan, lambda _host, _line: None, lambda _text: None) as connections:
-            found, _ = connections.call([host])
-        return bool(found)
+    def _try(self, host: Host) -> Connection | None:
+        """Connects without output: errors of ssh are expected. Lets the host import torch before others wait for it."""
+        silent = HostConnections(
+            self._plan, lambda *_: None, lambda _text: None, self._is_over.is_set, LOOK_CONNECT_SECONDS
+        )
+        with silent as connections:
+            try:
+                found, _ = connections.call([host])
+            except (StopRequestedError, UserError):
+                return None
+            return connections.release(host) if found else None

@@ -15,15 +15,18 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dragoman import __version__
-from dragoman.cluster.addresses import Listener, free_port, interface_of, own_addresses, reachable_address
+from dragoman.cluster.addresses import interface_of, own_addresses
 from dragoman.cluster.heartbeat import PAUSE_SIGNAL
-from dragoman.launch.connection import AttemptSpec, Message, WorkersEnd
+from dragoman.cluster.link_test import LinkListeners, check_link
+from dragoman.launch.connection import LAUNCHER_GONE, AttemptSpec, Message, WorkersEnd, ports_from_json
 from dragoman.launch.hosts import gather_facts
+from dragoman.launch.run_claim import RunClaim
 from dragoman.run.errors import UserError
 from dragoman.run.files import read_json, write_all, write_text
 from dragoman.run.folder import RunFolder
@@ -53,8 +56,11 @@ class HostProgram:
         self._silence_seconds = silence_seconds if math.isfinite(silence_seconds) else None
         self._requests: queue.Queue[Message] = queue.Queue()
         self._lock = threading.Lock()
-        self._listener: Listener | None = None
-        self._workers: Any = None  # a WorkerGroup; its module imports torch, so it is imported only when needed
+        self._listeners: LinkListeners | None = None
+        self._claim = RunClaim()
+        # Their modules import torch, so they are imported only when needed.
+        self._store: Any = None  # an AttemptStore
+        self._workers: Any = None  # a WorkerGroup
 
     def serve(self) -> NoReturn:
         """Answers requests until the launcher is gone."""
@@ -73,6 +79,16 @@ class HostProgram:
     def _do_facts(self, request: Message) -> Message:
         run = RunFolder(Path(request["run"]))
         return {"facts": gather_facts(run, Path(request["prepared"]), request["token"]).to_json()}
+
+    def _do_claim(self, request: Message) -> Message:
+        """Locks the run folder for the launcher of this program; makes it where it does not exist."""
+        self._claim.take(RunFolder(Path(request["run"])), request["holder"], request["is_shared"], request["seconds"])
+        return {"claimed": True}
+
+    def _do_undo(self, _request: Message) -> Message:
+        """Removes what this program has made: the run has not begun."""
+        self._claim.undo()
+        return {"undone": True}
 
     def _do_write(self, request: Message) -> Message:
         """Writes small files into the run folder of a host that does not see the launcher's."""
@@ -93,7 +109,9 @@ class HostProgram:
         return {"measurements": found}
 
     def _do_make_folder(self, request: Message) -> Message:
-        Path(request["path"]).mkdir(parents=True, exist_ok=True)
+        path = Path(request["path"])
+        self._claim.note_made(path)
+        path.mkdir(parents=True, exist_ok=True)
         return {"made": request["path"]}
 
     def _do_rename_folder(self, request: Message) -> Message:
@@ -102,25 +120,28 @@ class HostProgram:
         return {"renamed": request["as"]}
 
     def _do_listen(self, request: Message) -> Message:
+        """Listens at the ports that a run will use, for the other hosts to try."""
         self._stop_listening()
-        self._listener = Listener(request["secret"], request["port"])
-        return {"listening": {"port": self._listener.port, "addresses": [address for _, address in own_addresses()]}}
+        listeners = LinkListeners(request["secret"], ports_from_json(request["ports"]), request["num_ports"])
+        self._listeners = listeners
+        return {"listening": {"ports": listeners.ports, "addresses": [address for _, address in own_addresses()]}}
 
     def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._listeners is not None:
+            self._listeners.close()
+            self._listeners = None
 
     def _do_reach(self, request: Message) -> Message:
-        """Tries every other host; returns the address of each one that answered."""
-        found = {
-            name: reachable_address(peer["addresses"], peer["port"], peer["secret"])
-            for name, peer in request["peers"].items()
-        }
-        return {"reached": {name: address for name, address in found.items() if address is not None}}
+        """Tries the way to every other host, all at once; returns what came of each."""
+        peers = request["peers"]
+        with ThreadPoolExecutor(max_workers=max(1, len(peers))) as pool:
+            results = pool.map(
+                lambda peer: check_link(peer["addresses"], peer["ports"], peer["secret"]), peers.values()
+            )
+        return {"reached": {name: result.to_json() for name, result in zip(peers, results, strict=True)}}
 
     def _do_get_ready(self, request: Message) -> Message:
-        """Ends the checks: frees the port, begins to import torch, and returns the interface of the chosen address."""
+        """Ends the checks: frees the ports, begins to import torch, and returns the interface of the chosen address."""
         self._stop_listening()
         threading.Thread(target=_import_agent, daemon=True).start()
         interface = interface_of(request["address"])
@@ -128,15 +149,30 @@ class HostProgram:
             raise UserError(f"no network interface has the address {request['address']} at which other hosts reach it.")
         return {"ready": {"interface": interface}}
 
-    def _do_port(self, _request: Message) -> Message:
-        return {"port": free_port()}
+    def _do_open_store(self, request: Message) -> Message:
+        """Opens the store through which the workers of the next attempt find each other; returns its port."""
+        from dragoman.launch.agent import AttemptStore
+
+        self._close_store()
+        self._store = AttemptStore.open(request["address"], ports_from_json(request["ports"]), request["secret"])
+        return {"store": {"port": self._store.port}}
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     def _do_start(self, request: Message) -> Message:
         """Runs the workers of one attempt to their end, which may take days."""
         begin = time.monotonic()  # before an import that may take seconds
-        from dragoman.launch.agent import WorkerGroup
+        from dragoman.launch.agent import AttemptStore, WorkerGroup
 
-        workers = self._workers = WorkerGroup(AttemptSpec.from_json(request["spec"]), begin)
+        spec = AttemptSpec.from_json(request["spec"])
+        if spec.node_rank > 0:
+            self._close_store()
+            self._store = AttemptStore.reach(spec.store_address, spec.store_port, spec.secret)
+        self._claim.keep()
+        workers = self._workers = WorkerGroup(spec, begin, self._store.local_port)
         try:
             end = workers.run()
         except Exception as error:  # the agents did not find each other
@@ -144,6 +180,7 @@ class HostProgram:
             end = WorkersEnd(error=f"{type(error).__name__}: {first_line}")
         finally:
             self._workers = None
+            self._close_store()
         return {"ended": end.to_json()}
 
     def _receive(self) -> None:
@@ -195,7 +232,8 @@ class HostProgram:
         if self._workers:
             self._workers.signal(signal.SIGKILL)
             self._workers.clean_up()
-        os._exit(1)
+        self._claim.undo()
+        os._exit(LAUNCHER_GONE)
 
 
 def _refuse(request: Message) -> Message:

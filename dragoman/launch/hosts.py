@@ -1,6 +1,7 @@
 """The hosts of a run: which ones a person asked for, what each reports about itself, and whether it can take part."""
 
 import hashlib
+import ipaddress
 import json
 import math
 import os
@@ -13,21 +14,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 import dragoman
 from dragoman.run.budget import Budget
-from dragoman.run.errors import UsageError, UserError
-from dragoman.run.files import read_json
+from dragoman.run.errors import UsageError, UserError, describe_os_error
+from dragoman.run.files import read_json, write_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_physical_cores
+from dragoman.run.units import format_bytes
 
 if TYPE_CHECKING:
     from dragoman.run.config import Settings
 
 CLOCK_WARNING_SECONDS = 2.0
 CLOCK_ERROR_SECONDS = 60.0
-_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])")
+_USER = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?"
+_NAME = rf"{_USER}(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])"
+_BARE_IPV6 = re.compile(rf"({_USER})([0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*)")
 _INSTALL_THE_SAME = "install the same on both."
 _EXAMPLE = "for example --hosts a:2,user@b:2"
 
@@ -37,13 +43,29 @@ class Host:
     """A machine a person asked for, by its name in ssh."""
 
     name: str
+    """As it was given; an IPv6 address is in brackets."""
     num_workers: int | None = None
     """None: one per GPU; without GPUs one per core of this machine if it is alone, otherwise one per machine."""
 
     @property
     def is_this_machine(self) -> bool:
         """Whether it is reached without ssh."""
-        return self.name in ("localhost", "127.0.0.1", socket.gethostname())
+        return self.name in ("localhost", "127.0.0.1", "[::1]", socket.gethostname())
+
+    @property
+    def ssh_name(self) -> str:
+        """The name for ssh, which takes IPv6 addresses without brackets."""
+        return self.name.replace("[", "").replace("]", "")
+
+    @property
+    def copy_name(self) -> str:
+        """The name for rsync and scp, which take IPv6 addresses in brackets, because a path follows after a colon."""
+        return self.name
+
+    @property
+    def text(self) -> str:
+        """Writes the host as --hosts takes it: "a:2"."""
+        return self.name if self.num_workers is None else f"{self.name}:{self.num_workers}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +89,72 @@ class Placement:
         return all(host.is_this_machine for host in self.hosts)
 
     @property
+    def is_chosen(self) -> bool:
+        """Whether a person chose hosts or a number of workers."""
+        return self != Placement.on_this_machine()
+
+    @property
     def num_workers(self) -> int:
         """Number of workers, as far as it is known before the hosts are asked."""
         return sum(1 if host.num_workers is None else host.num_workers for host in self.hosts)
+
+
+@dataclass(frozen=True)
+class _SavedHost:
+    """One host in hosts.json."""
+
+    name: str
+    workers: Annotated[int, Field(ge=1, strict=True)] | None
+
+
+@dataclass(frozen=True)
+class _SavedPlacement:
+    """Content of hosts.json."""
+
+    hosts: Annotated[list[_SavedHost], Field(min_length=1)]
+    min_hosts: Annotated[int, Field(ge=1, strict=True)]
+    ssh_config: str | None
+    send_data: Annotated[bool, Field(strict=True)]
+
+
+def save_placement(run: RunFolder, placement: Placement) -> None:
+    """Writes hosts.json, so that the run can be continued without naming its hosts again."""
+    config = placement.ssh_config
+    saved = _SavedPlacement(
+        [_SavedHost(host.name, host.num_workers) for host in placement.hosts],
+        placement.min_hosts,
+        str(config.absolute()) if config else None,
+        placement.is_data_sent,
+    )
+    write_json(run.placement, asdict(saved))
+
+
+def load_placement(run: RunFolder) -> Placement | None:
+    """Reads hosts.json; None where a run has none, and a UserError where it is damaged."""
+    try:
+        saved = TypeAdapter(_SavedPlacement).validate_python(read_json(run.placement))
+        # Parsed like the option: ssh could read a name in a damaged file as an option of its own.
+        hosts = parse_hosts(",".join(Host(host.name, host.workers).text for host in saved.hosts))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unusable(run, f"it cannot be read ({describe_os_error(error)})") from None
+    except (ValidationError, ValueError, RecursionError, UsageError):
+        raise _unusable(run, "it is damaged") from None
+    if saved.min_hosts > len(hosts):
+        raise _unusable(run, "it is damaged")
+    ssh_config = Path(saved.ssh_config) if saved.ssh_config else None
+    if ssh_config and ssh_config.resolve().is_relative_to(run.path.resolve()):
+        # An ssh config can name programs to start; a run folder may come from somebody else.
+        raise _unusable(run, f"its ssh config {ssh_config} is inside the run folder")
+    return Placement(hosts, saved.min_hosts, ssh_config, saved.send_data)
+
+
+def _unusable(run: RunFolder, reason: str) -> UserError:
+    return UserError(
+        f"The hosts of the run cannot be taken from {run.placement}: {reason}. Give them again with --hosts A:N,B:N "
+        "(and --ssh-config), or --workers N for this machine."
+    )
 
 
 @dataclass(frozen=True)
@@ -89,8 +174,8 @@ class LaunchPlan:
     host_timeout: float
     max_restarts: int
     """Allowed restarts in a row that reach no new step."""
-    port: int | None = None
-    """Where the first host listens for the others; None for any free port."""
+    ports: range | None = None
+    """Ports that hosts may use between each other; None for any."""
     is_resumed: bool = False
     """Whether the run must continue from a checkpoint."""
     budget: Budget = field(default_factory=Budget)
@@ -117,7 +202,7 @@ class LaunchPlan:
             cluster.hang_timeout or math.inf,
             cluster.host_timeout,
             cluster.max_restarts,
-            cluster.port or None,
+            cluster.port_range,
             is_resumed,
             Budget.from_settings(settings.training),
         )
@@ -133,13 +218,47 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def _parse_host(item: str) -> Host:
-    match = re.fullmatch(rf"({_NAME.pattern})(?::(\d{{1,9}}))?", item.strip())
+    match = re.fullmatch(rf"({_NAME})(?::(\d{{1,9}}))?", item.strip())
     if match is None:
+        if (bare := _BARE_IPV6.fullmatch(item.strip())) and _is_ipv6(bare[2]):
+            raise UsageError(f"--hosts: {item!r} is unclear: {_in_brackets(bare[1], bare[2])}.")
         raise UsageError(f"--hosts: {item!r} is not a host name with a number of workers; {_EXAMPLE}.")
     name, num_workers = match[1], match[2]
     if num_workers is not None and int(num_workers) < 1:
         raise UsageError(f"--hosts: {name} needs at least 1 worker, not {num_workers}; {_EXAMPLE}.")
+    if name.endswith("]"):
+        _check_ipv6(name.partition("[")[2].rstrip("]"))
     return Host(name, int(num_workers) if num_workers else None)
+
+
+def _in_brackets(user: str, address: str) -> str:
+    """Says how to write an IPv6 address, of which the last part may have been meant as a number of workers."""
+    first, _, last = address.rpartition(":")
+    is_number = last.isdecimal() and _is_ipv6(first)
+    with_number = f", or {user}[{first}]:{last} for {last} workers on {first}" if is_number else ""
+    return f"write an IPv6 address in brackets, {user}[{address}]{with_number}"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_ipv6(text: str) -> None:
+    """Refuses addresses at which no other host can reach a host."""
+    if not _is_ipv6(text):
+        raise UsageError(f"--hosts: [{text}] is not an IPv6 address; for example --hosts [fd00::1]:2.")
+    address = ipaddress.IPv6Address(text)
+    if address.is_link_local:
+        raise UsageError(
+            f"--hosts: {text} is a link-local address, which has a meaning on one network card only: use the name of "
+            "the host, or an address that begins differently than fe80."
+        )
+    if address.is_unspecified or address.is_multicast:
+        raise UsageError(f"--hosts: {text} is not the address of one host.")
 
 
 @dataclass(frozen=True)
@@ -160,6 +279,8 @@ class HostFacts:
     """Hash of the run's config.toml; None if there is none."""
     shares_run_folder: bool
     """Whether the host sees the launcher's run folder."""
+    newest_step: int | None
+    """The step of the newest checkpoint in its run folder."""
     free_disk_bytes: int
     time: float
 
@@ -197,6 +318,7 @@ def gather_facts(run: RunFolder, prepared: Path, token: str) -> HostFacts:
         data=data_fingerprint(prepared),
         config=config_fingerprint(run),
         shares_run_folder=(run.path / token).exists(),
+        newest_step=max(run.checkpoint_steps(), default=None),
         free_disk_bytes=free_disk(run.path),
         time=time.time(),
     )
@@ -271,8 +393,8 @@ def host_problems(
         )
     if there.free_disk_bytes < plan.kept_bytes:
         yield (
-            f"{name} has {there.free_disk_bytes / 1e9:.1f} GB free for {plan.run.path}, but the checkpoints kept there "
-            f"need {plan.kept_bytes / 1e9:.1f} GB: free some space, or lower checkpoints.keep_last."
+            f"{name} has {format_bytes(there.free_disk_bytes)} free for {plan.run.path}, but the checkpoints kept "
+            f"there need {format_bytes(plan.kept_bytes)}: free some space, or lower checkpoints.keep_last."
         )
     if abs(clock_skew_seconds) > CLOCK_ERROR_SECONDS:
         yield f"{_describe_skew(name, clock_skew_seconds)}: set the clocks (NTP)."

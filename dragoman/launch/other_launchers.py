@@ -5,7 +5,7 @@ All processes run the same command. Rank 0 creates or reopens the run and sends 
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from dragoman.cluster.environment import RankInfo
@@ -18,16 +18,17 @@ from dragoman.cluster.rendezvous import (
     wait_for_value,
     wait_until_read,
 )
-from dragoman.launch.launcher import ended_state, write_end_report
+from dragoman.launch.launcher import note_end, write_end_report
 from dragoman.run.config import load_settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import write_text
-from dragoman.run.folder import RunFolder, lock_run
+from dragoman.run.folder import RunFolder, lock_run, make_run_folder
 from dragoman.run.status import RunStatus, StatusFile, clear_stop_request
 from dragoman.training.worker import describe_exception, end_process, known_cause, train_on_rank
 
 READY_SECONDS = 600.0
 READ_SECONDS = 20.0
+SAYING_SECONDS = 5.0
 
 
 def train_as_rank(rank_info: RankInfo, folder: Path, make_ready: Callable[[int], RunFolder]) -> RunFolder:
@@ -44,7 +45,7 @@ def train_as_rank(rank_info: RankInfo, folder: Path, make_ready: Callable[[int],
             status = _open_status(run, rendezvous.size, stack) if rendezvous.rank == 0 else None
             reason = train_on_rank(run, rendezvous, _restart_cause(rank_info)).name.lower()
             if status:
-                status.update(state=ended_state(reason), reason=reason)
+                note_end(status, reason)
         if rendezvous.rank == 0:
             write_end_report(run, load_settings(run.config))
     except Exception as error:
@@ -78,11 +79,14 @@ def _agree_on_run(rendezvous: Rendezvous, make_ready: Callable[[int], RunFolder]
     except RuntimeError:  # rank 0 ended before this process could ask, and has said why
         end_process(1)
     if "error" in value:
+        # mpirun ends all processes when one has failed: rank 0 must have said why before.
+        with suppress(RuntimeError):
+            wait_for_value(rendezvous, "end of rank 0", SAYING_SECONDS)  # never comes; the store ends with rank 0
         end_process(int(value["code"]))
     run = RunFolder(Path(value["path"]))
     if rendezvous.local_rank == 0 and not _has_config(run, value["config"]):
         # A host that does not share the folder has its own, perhaps with settings from before a resume.
-        run.path.mkdir(parents=True, exist_ok=True)
+        make_run_folder(run)
         write_text(run.config, value["config"])
     return run
 

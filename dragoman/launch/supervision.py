@@ -10,24 +10,28 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Self
 
 from dragoman.cluster.environment import (
-    CAUSE_VARIABLE,
+    IS_RESTART_RECORDED_VARIABLE,
     LAUNCH_SECONDS_VARIABLE,
     LAUNCH_VARIABLE,
     RESUMED_VARIABLE,
     threads_per_worker,
 )
 from dragoman.launch.attempt import Attempt, Order, Outcome
-from dragoman.launch.connection import HostError
-from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost, require_enough_virtual_workers
+from dragoman.launch.connection import StopRequestedError
+from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost
 from dragoman.launch.hosts import LaunchPlan
+from dragoman.launch.mirror.run_mirror import MirroredHost, RunMirror
 from dragoman.launch.terminal import print_message
 from dragoman.run.budget import MeasuredSeconds, SpentRecord, read_spent
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError
+from dragoman.run.files import append_line, to_json_line
+from dragoman.run.folder import RunFolder
 from dragoman.run.processes import CONSOLE_VARIABLE
 from dragoman.run.status import HostStatus, StatusFile, clear_stop_request, is_stop_requested, planned_training
 from dragoman.run.units import format_duration
@@ -37,6 +41,8 @@ LONGEST_PAUSE_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 """Time between two looks for a stop request, between two updates of the step in status.json, and, while no worker runs,
 between two writes of spent.json."""
+MIRROR_SECONDS = 3.0
+"""How long to wait for the last lines of an attempt from another host; they come later otherwise."""
 SIGNAL = "signal"
 """Reason of an end that a signal asked for."""
 HOST_BACK = "host_back"
@@ -67,12 +73,44 @@ class StopSignals:
 def supervise(plan: LaunchPlan, status: StatusFile, say: Callable[[str], None]) -> str:
     """Runs the workers to the end of the run and returns the reason, a lower-case name of `StopReason`."""
     clear_stop_request(plan.run)
-    with StopSignals() as signals, HostConnections(plan, _show, say) as connections:
-        lost = LostHosts(plan)
-        try:
-            return _Supervisor(plan, status, say, signals, connections, lost).run()
-        finally:
-            lost.close()
+    with StopSignals() as signals, RunMirror(plan.run, plan.placement.ssh_config, say) as mirror:
+        stop = StopRequests(plan.run, signals)
+        with HostConnections(plan, _show, say, stop.is_any) as connections:
+            lost = LostHosts(plan, connections)
+            try:
+                return _Supervisor(plan, status, say, stop, connections, lost, mirror).run()
+            finally:
+                lost.close()
+                _bring_the_rest(mirror, signals, say)
+
+
+def _bring_the_rest(mirror: RunMirror, signals: StopSignals, say: Callable[[str], None]) -> None:
+    """Brings what hosts without a shared folder still have; a further Ctrl-C leaves it there."""
+    num_before = signals.num_received
+    for message in mirror.finish(should_stop=lambda: signals.num_received > num_before):
+        say(message)
+
+
+class StopRequests:
+    """Whether the run must stop, because a signal came or somebody who sees the run folder asked for it."""
+
+    def __init__(self, run: RunFolder, signals: StopSignals) -> None:
+        self._run = run
+        self._signals = signals
+        self._is_requested = False
+        self._last_look = 0.0
+
+    def is_any(self) -> bool:
+        """Looks for a request once a second."""
+        if not self._is_requested and time.monotonic() - self._last_look > LOOK_SECONDS:
+            self._last_look = time.monotonic()
+            self._is_requested = is_stop_requested(self._run)
+        return self._is_requested or self._signals.num_received > 0
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether a second signal came."""
+        return self._signals.num_received > 1
 
 
 class _Supervisor:
@@ -81,18 +119,18 @@ class _Supervisor:
         plan: LaunchPlan,
         status: StatusFile,
         say: Callable[[str], None],
-        signals: StopSignals,
+        stop: StopRequests,
         connections: HostConnections,
         lost: LostHosts,
+        mirror: RunMirror,
     ) -> None:
         self._plan = plan
         self._status = status
         self._say = say
-        self._signals = signals
+        self._stop = stop
         self._connections = connections
         self._lost = lost
-        self._is_stop_requested = False
-        self._last_look = 0.0
+        self._mirror = mirror
         self._farthest_step = 0
         self._name = secrets.token_hex(8)
         self._begin = time.monotonic()
@@ -100,7 +138,10 @@ class _Supervisor:
 
     def run(self) -> str:
         """Makes one attempt after another; returns the reason the last one ended."""
-        hosts = self._call_at_start()
+        try:
+            hosts = self._call_at_start()
+        except StopRequestedError:
+            return self._on_stop(Outcome("Stopped while hosts were checked."))
         cause: str | None = None
         while True:
             if self._is_budget_too_small():
@@ -155,36 +196,44 @@ class _Supervisor:
         return budget.reason
 
     def _attempt(self, hosts: Sequence[ReadyHost], cause: str | None) -> Outcome:
-        try:
-            port = self._plan.port or hosts[0].connection.ask({"do": "port"}, "port")
-        except HostError as error:
-            return Outcome(str(error), lost=(error.host,))
         self._announce(hosts)
+        num_workers = sum(host.num_workers for host in hosts)
         self._status.update(
             state="running",
-            num_workers=sum(host.num_workers for host in hosts),
+            num_workers=num_workers,
             hosts=self._host_states(hosts),
             num_restarts=self._num_restarts,
             last_restart_cause=cause,
             message=None,
         )
+        if cause is not None:
+            self._record_restart(hosts, num_workers, cause)
         environment = {
-            CAUSE_VARIABLE: cause or "",
+            IS_RESTART_RECORDED_VARIABLE: "1" if cause else "",
             RESUMED_VARIABLE: "1" if self._plan.is_resumed else "",
             LAUNCH_VARIABLE: self._name,
             LAUNCH_SECONDS_VARIABLE: str(time.monotonic() - self._begin),
         }
+        self._mirror.begin_attempt([MirroredHost(each.connection.host, each.shares_run_folder) for each in hosts])
         attempt = self._current = Attempt(self._plan, hosts, environment)
-        outcome = attempt.follow(port, self._next_order)
+        outcome = attempt.follow(self._next_order)
+        self._mirror.end_attempt(lost=outcome.gone, timeout=MIRROR_SECONDS)
         if outcome.step:
             self._status.update(step=outcome.step)
         return outcome
+
+    def _record_restart(self, hosts: Sequence[ReadyHost], num_workers: int, cause: str) -> None:
+        """Writes the record of a restart. Not left to the workers: they may end again before they could write it."""
+        step = max((host.newest_step for host in hosts if host.newest_step is not None), default=0)
+        record = {"time": time.time(), "kind": "restart", "step": step, "workers": num_workers, "cause": cause}
+        with suppress(OSError):
+            append_line(self._plan.run.metrics, to_json_line(record))
 
     def _next_order(self) -> Order:
         """Returns the order for the attempt; also updates the step in the status, since it is called often."""
         if self._current.step > self._status.status.step and time.time() - self._status.status.time > LOOK_SECONDS:
             self._status.update(step=self._current.step)
-        if self._signals.num_received > 1:
+        if self._stop.is_at_once:
             return Order.KILL
         if self._must_stop:
             return Order.STOP
@@ -192,11 +241,7 @@ class _Supervisor:
 
     @property
     def _must_stop(self) -> bool:
-        """Whether a signal came, or somebody who sees the run folder asked for a stop."""
-        if not self._is_stop_requested and time.monotonic() - self._last_look > LOOK_SECONDS:
-            self._last_look = time.monotonic()
-            self._is_stop_requested = is_stop_requested(self._plan.run)
-        return self._is_stop_requested or self._signals.num_received > 0
+        return self._stop.is_any()
 
     def _on_stop(self, outcome: Outcome) -> str:
         """Ends the run as requested; workers that were still starting had nothing new to save."""
@@ -205,7 +250,8 @@ class _Supervisor:
             return outcome.reason
         if outcome.is_final:
             raise UserError(outcome.cause)
-        if not (self._plan.run.checkpoint_steps() or self._farthest_step):
+        if not (self._plan.is_resumed or self._farthest_step or outcome.step):
+            self._connections.undo()
             raise UserError("Stopped before the run had anything to save.")
         return SIGNAL
 
@@ -214,8 +260,9 @@ class _Supervisor:
         cause = outcome.cause or "A host is back."
         if outcome.is_final:
             raise UserError(cause)
-        for host in outcome.lost:
+        for host in outcome.gone:
             self._connections.drop(host)
+        for host in outcome.silent:
             self._lost.add(host)
         has_progressed = outcome.step > self._farthest_step or outcome.cause is None
         self._num_without_progress = 0 if has_progressed else self._num_without_progress + 1
@@ -234,20 +281,28 @@ class _Supervisor:
 
     def _call_at_start(self) -> list[ReadyHost]:
         """Requires all hosts: with a mistyped name, the run would use only some of the machines."""
-        hosts, problems = self._connections.call(self._plan.placement.hosts)
-        if problems:
-            raise UserError(" ".join(problems.values()))
-        require_enough_virtual_workers(hosts, self._plan.max_workers)
+        try:
+            hosts, problems = self._connections.call(self._plan.placement.hosts)
+            if problems:
+                raise UserError(" ".join(problems.values()))
+        except BaseException:
+            self._connections.undo()
+            raise
         return hosts
 
     def _call_again(self) -> list[ReadyHost] | None:
         """Returns the hosts that are up as soon as there are enough; None if the run must end before that."""
         placement = self._plan.placement
         while not (self._must_stop or self._is_budget_too_small()):
-            self._lost.take_back()
-            hosts, problems = self._connections.call([host for host in placement.hosts if host not in self._lost])
+            for host in self._lost.take_back():
+                self._mirror.host_returned(host)
+            try:
+                hosts, problems = self._connections.call([host for host in placement.hosts if host not in self._lost])
+            except StopRequestedError:
+                return None
             for host, problem in problems.items():
                 self._say(problem)
+                self._pause(self._connections.seconds_until_over(host))
                 self._lost.add(host)
             if len(hosts) >= placement.min_hosts:
                 return hosts
@@ -278,7 +333,12 @@ class _Supervisor:
             return
         first_rank = 0
         if not hosts[0].shares_run_folder:
-            self._say(f"{hosts[0].name} keeps the files of the run in its own {self._plan.run.path}.")
+            own = [host.name for host in hosts if not host.shares_run_folder]
+            keep = "keeps" if len(own) == 1 else "keep"
+            self._say(
+                f"{', '.join(own)} {keep} all checkpoints in {self._plan.run.path}; the log, the figures and the "
+                "newest and best checkpoint are copied here."
+            )
         for host in hosts:
             last_rank = first_rank + host.num_workers - 1
             ranks = f"rank {first_rank}" if last_rank == first_rank else f"ranks {first_rank} to {last_rank}"

@@ -1,5 +1,6 @@
 """Attention, and the dropout that all layers use."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -72,12 +73,12 @@ class KeyValueCache:
 class SelfAttention(nn.Module):
     """Attention between positions of one text; query, key and value come from one matrix product."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, bias: bool = False) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+        self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
+        self.output = nn.Linear(width, width, bias=bias)
 
     def forward(
         self,
@@ -105,13 +106,13 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Attention of target positions to the encoded source."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, bias: bool = False) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.query = nn.Linear(width, width, bias=False)
-        self.key_value = nn.Linear(width, 2 * width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key_value = nn.Linear(width, 2 * width, bias=bias)
+        self.output = nn.Linear(width, width, bias=bias)
 
     def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Computes keys and values of the source, once per sentence and not once per decoding step."""
@@ -130,6 +131,14 @@ class CrossAttention(nn.Module):
         )
         output: Tensor = self.output(_join_heads(mixed).view_as(x_BTD))
         return output
+
+    def mean_weights(self, x_BTD: Tensor, keys_BHSK: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        """Returns the weights [B, T, S] that `forward` mixes values with, mean over heads, without dropout."""
+        query_BHTK = _split_heads(self.query(x_BTD), self.heads)
+        scores_BHTS = query_BHTK @ keys_BHSK.transpose(2, 3) / math.sqrt(query_BHTK.shape[3])
+        if mask_B11S is not None:
+            scores_BHTS = scores_BHTS.masked_fill(~mask_B11S, -torch.inf)
+        return scores_BHTS.softmax(dim=-1).mean(dim=1)
 
 
 def _split_heads(x_BTD: Tensor, heads: int) -> Tensor:

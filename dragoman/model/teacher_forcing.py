@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from dragoman.corpus.batching import MicroBatch
 from dragoman.corpus.tokenizer import PAD_ID
@@ -40,14 +39,14 @@ def teacher_forced_loss(
         if len(filled_N) < len(target_N):
             states_ND = states_ND.index_select(0, _to_device(filled_N, device))
         target = _to_device(target_N[filled_N], device)
-        return cross_entropy_sums(states_ND, model.target_embedding, target, smoothing, gradient_scale)
+        return cross_entropy_sums(states_ND, model.output_matrix, target, smoothing, gradient_scale, model.output_bias)
 
 
 @torch.no_grad()
 def teacher_forced_predictions(model: Transformer, batch: MicroBatch, precision: str) -> list[list[int]]:
     """Returns the most probable token at each target position, given the reference before it."""
     with autocast(precision, model.target_embedding.device):
-        predicted_BT = linear(_target_states(model, batch), model.target_embedding).argmax(-1).cpu()
+        predicted_BT = model.logits(_target_states(model, batch)).argmax(-1).cpu()
     lengths = (batch.target_output != PAD_ID).sum(1)
     return [row[:length].tolist() for row, length in zip(predicted_BT, lengths, strict=True)]
 

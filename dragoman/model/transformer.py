@@ -1,4 +1,4 @@
-"""The Transformer of Vaswani et al. 2017, pre-norm, with shared embeddings.
+"""The Transformer of Vaswani et al. 2017, and the variants of it that a ModelShape can choose.
 
 Shape suffixes: B batch, S source positions, T target positions, D model width, V vocabulary.
 """
@@ -8,81 +8,21 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, relu
+from torch.nn.functional import embedding, linear
 
-from dragoman.model.attention import CrossAttention, Dropout, KeyValueCache, SelfAttention, padding_mask
+from dragoman.model.attention import Dropout, KeyValueCache, padding_mask
+from dragoman.model.layers import DecoderLayer, EncoderLayer, build_norm
 from dragoman.model.shape import ModelShape
-
-NORM_EPSILON = 1e-6
-
-
-class FeedForward(nn.Module):
-    """Two linear maps with ReLU and dropout between."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.inner = nn.Linear(shape.width, shape.feed_forward)
-        self.outer = nn.Linear(shape.feed_forward, shape.width)
-        self.dropout = Dropout(shape.relu_dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Applies the layer to each position separately."""
-        output: Tensor = self.outer(self.dropout(relu(self.inner(x))))
-        return output
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each on normalised input and added to the residual."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
-        self.attention = SelfAttention(shape.width, shape.heads, shape.attention_dropout)
-        self.feed_forward_norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
-        self.feed_forward = FeedForward(shape)
-        self.dropout = Dropout(shape.dropout)
-
-    def forward(self, x_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        """Applies the layer to the source."""
-        x_BSD = self.dropout.add_to(x_BSD, self.attention(self.attention_norm(x_BSD), mask_B11S))
-        return self.dropout.add_to(x_BSD, self.feed_forward(self.feed_forward_norm(x_BSD)))
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source, feed-forward."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
-        self.attention = SelfAttention(shape.width, shape.heads, shape.attention_dropout)
-        self.cross_attention_norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
-        self.cross_attention = CrossAttention(shape.width, shape.heads, shape.attention_dropout)
-        self.feed_forward_norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
-        self.feed_forward = FeedForward(shape)
-        self.dropout = Dropout(shape.dropout)
-
-    def forward(
-        self,
-        x_BTD: Tensor,
-        memory_BHSK: tuple[Tensor, Tensor],
-        mask_B11S: Tensor | None,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """Applies the layer to the target: all positions at once, or the next one given a cache of earlier ones."""
-        attended = self.attention(self.attention_norm(x_BTD), is_causal=cache is None, cache=cache)
-        x_BTD = self.dropout.add_to(x_BTD, attended)
-        attended = self.cross_attention(self.cross_attention_norm(x_BTD), memory_BHSK, mask_B11S)
-        x_BTD = self.dropout.add_to(x_BTD, attended)
-        return self.dropout.add_to(x_BTD, self.feed_forward(self.feed_forward_norm(x_BTD)))
+from dragoman.run.config import Positions
 
 
 class Encoder(nn.Module):
-    """The layers over the source, and a final norm."""
+    """The layers over the source, and a final norm; post-norm layers end with one already."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.encoder_layers))
-        self.norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
+        self.norm = build_norm(shape) if shape.norm == "pre" else nn.Identity()
 
     def forward(self, x_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
         """Encodes embedded source positions."""
@@ -93,12 +33,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The layers over the target, and a final norm."""
+    """The layers over the target, and a final norm; post-norm layers end with one already."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.decoder_layers))
-        self.norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
+        self.norm = build_norm(shape) if shape.norm == "pre" else nn.Identity()
 
     def project_memory(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Computes keys and values of the source, one pair per layer."""
@@ -116,6 +56,16 @@ class Decoder(nn.Module):
             x_BTD = layer(x_BTD, memories[index], mask_B11S, None if caches is None else caches[index])
         decoded: Tensor = self.norm(x_BTD)
         return decoded
+
+    def attention_to_source(
+        self, layer_index: int, x_BTD: Tensor, memories: list[tuple[Tensor, Tensor]], mask_B11S: Tensor | None
+    ) -> Tensor:
+        """Returns the weights [B, T, S] with which one layer attends to the source, mean over its heads."""
+        for layer, memory in zip(self.layers[:layer_index], memories, strict=False):
+            x_BTD = layer(x_BTD, memory, mask_B11S)
+        layer, (keys_BHSK, _) = self.layers[layer_index], memories[layer_index]
+        weights_BTS: Tensor = layer.attention_to_source(x_BTD, keys_BHSK, mask_B11S)  # type: ignore[operator]
+        return weights_BTS
 
 
 @dataclass
@@ -145,16 +95,28 @@ class Transformer(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.shape = shape
-        self.target_embedding = nn.Parameter(torch.empty(shape.target_vocab_size, shape.width))
+        is_tied = shape.embeddings == "tied"
+        self.target_embedding = _empty_parameter(shape.target_vocab_size, shape.width)
         self.source_embedding = (
-            None if shape.shares_vocabulary else nn.Parameter(torch.empty(shape.source_vocab_size, shape.width))
+            None if shape.shares_vocabulary and is_tied else _empty_parameter(shape.source_vocab_size, shape.width)
         )
+        self.output_embedding = None if is_tied else _empty_parameter(shape.target_vocab_size, shape.width)
+        self.output_bias = _empty_parameter(shape.target_vocab_size) if shape.output_bias else None
         self.encoder = Encoder(shape)
         self.decoder = Decoder(shape)
         self.dropout = Dropout(shape.dropout)
-        self.register_buffer("positions_TD", sinusoidal_positions(256, shape.width), persistent=False)
+        self.register_buffer("positions_TD", sinusoidal_positions(256, shape.width, shape.positions), persistent=False)
         self.positions_TD: Tensor
         self._initialise()
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """The weights [V, D] of the softmax; `output_bias` [V] is added to their product where it is not None."""
+        return self.target_embedding if self.output_embedding is None else self.output_embedding
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Turns decoder states [..., D] into vocabulary scores [..., V]."""
+        return linear(states, self.output_matrix, self.output_bias)
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Returns decoder states [B, T, D] for teacher-forced targets; the loss turns them into vocabulary scores.
@@ -174,7 +136,19 @@ class Transformer(nn.Module):
         x_B1D = self._embed(token_B[:, None], self.target_embedding, first_position=state.num_decoded)
         states_B1D = self.decoder(x_B1D, state.memories, state.mask_B11S, state.caches)
         state.num_decoded += 1
-        return linear(states_B1D[:, 0], self.target_embedding)
+        return self.logits(states_B1D[:, 0])
+
+    @torch.no_grad()
+    def attend(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
+        """Returns weights [B, T, S] of attention to the source for teacher-forced targets, for word alignment.
+
+        Row t belongs to the position that reads target_BT[:, t] and predicts the token after it: with BOS in front, the
+        largest weight of row t is where token t comes from. Rows sum to 1, padded source positions have weight 0. The
+        model should be in eval mode.
+        """
+        memories, mask_B11S = self._encode(source_BS, source_lengths_B)
+        embedded_BTD = self._embed(target_BT, self.target_embedding)
+        return self.decoder.attention_to_source(self.shape.alignment_layer, embedded_BTD, memories, mask_B11S)
 
     def _encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         """Returns keys and values of the source for each decoder layer, and the padding mask."""
@@ -187,7 +161,7 @@ class Transformer(nn.Module):
         end = first_position + token_BT.shape[1]
         if end > self.positions_TD.shape[0]:
             with torch.inference_mode(False):  # decoding may grow the table, and training must be able to use it
-                longer_TD = sinusoidal_positions(2 * end, self.shape.width)
+                longer_TD = sinusoidal_positions(2 * end, self.shape.width, self.shape.positions)
                 self.positions_TD = longer_TD.to(self.positions_TD.device)
         positions_TD = self.positions_TD[first_position:end]
         embedded_BTD = torch.add(positions_TD, embedding(token_BT, table_VD), alpha=math.sqrt(self.shape.width))
@@ -207,9 +181,17 @@ class Transformer(nn.Module):
                 nn.init.zeros_(parameter)
 
 
-def sinusoidal_positions(num_positions: int, width: int) -> Tensor:
-    """Returns position encodings [T, D] as in tensor2tensor: sines in the first half of the width, then cosines."""
+def _empty_parameter(*sizes: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(sizes))
+
+
+def sinusoidal_positions(num_positions: int, width: int, kind: Positions = "tensor2tensor") -> Tensor:
+    """Returns position encodings [T, D]: sines in the first half of the width, then cosines.
+
+    Wavelengths grow from 2π to 10,000 · 2π; tensor2tensor reaches that at the last pair, Marian would one pair later.
+    """
     num_scales = width // 2
-    scales_K = torch.exp(torch.arange(num_scales, dtype=torch.float64) * -(math.log(1e4) / max(num_scales - 1, 1)))
+    num_intervals = max(num_scales - 1, 1) if kind == "tensor2tensor" else num_scales
+    scales_K = torch.exp(torch.arange(num_scales, dtype=torch.float64) * -(math.log(1e4) / num_intervals))
     angles_TK = torch.arange(num_positions, dtype=torch.float64)[:, None] * scales_K
     return torch.cat([angles_TK.sin(), angles_TK.cos()], dim=1).float()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dragoman.run.errors import UserError, describe_os_error
-from dragoman.run.files import write_all
+from dragoman.run.files import end_last_line, write_all
 
 MAX_BUFFERED = 10_000
 RETRY_SECONDS = 1.0
@@ -31,7 +31,7 @@ class BufferedFile:
         self._good_size: int | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _end_last_line(path)
+            end_last_line(path)
         except OSError as error:
             raise UserError(f"{path} cannot be written: {describe_os_error(error)}.") from error
 
@@ -100,12 +100,3 @@ class DiskTroubleReporter:
         return "The disk accepts writes again: all lines kept in memory are written" + (
             f", except the {lost:,} oldest, which are lost." if lost else "."
         )
-
-
-def _end_last_line(path: Path) -> None:
-    """Ends a line that a killed run left incomplete, so that the next one is readable."""
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")

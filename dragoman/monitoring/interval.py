@@ -18,7 +18,8 @@ MAX_RANKS_LISTED = 64
 
 @dataclass
 class TrainMeters:
-    """Sums since the last record. Losses are those of this rank; everything else is the same on every rank."""
+    """Sums since the last record. Losses are those of this rank, norms where replicas learn apart; the rest is the same
+    on every rank."""
 
     num_steps: int = 0
     num_target_tokens: int = 0
@@ -33,11 +34,13 @@ class TrainMeters:
     def read(self, world: World) -> dict[str, float]:
         """Collective: returns the figures of the interval, the same on every rank."""
         sums = torch.stack(self.losses).sum(0).tolist()  # the only host sync of the interval
-        smoothed, plain = world.sum_numbers(sums)
+        # Replicas that learn apart have norms of their own; otherwise all ranks have the same.
+        norms = [self.gradient_norm_sum, float(self.num_finite_norms)]
+        smoothed, plain, norm_sum, num_norms = world.sum_numbers([*sums, *norms])
         return {
             "loss": smoothed / self.num_target_tokens,
             "negative_log_likelihood": plain / self.num_target_tokens,
-            "gradient_norm": self.gradient_norm_sum / max(self.num_finite_norms, 1),
+            "gradient_norm": norm_sum / max(num_norms, 1.0),
             "seconds_per_step": self.seconds / self.num_steps,
             "target_tokens_per_second": self.num_target_tokens / self.seconds,
             "target_tokens_per_step": self.num_target_tokens / self.num_steps,

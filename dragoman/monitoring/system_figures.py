@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import MachineLoad, MachineSample, ProgramLoad, parse_sample
+from dragoman.run.records import MAX_PROGRAMS, MachineLoad, MachineSample, ProgramLoad, parse_sample
 
 MEGABYTE = 1e6
 _GIGABYTE = 1e9
@@ -36,7 +36,6 @@ _LOAD_FIGURES = ("num_cores", "own_cores", "other_cores", "stolen_cores", "waiti
 """Fields of CpuSample that say who used the cores."""
 _MAX_LOADS = 8
 """Machines whose load a record has; with more, those with the largest load by others."""
-_MAX_PROGRAMS = 3
 
 
 class Figure(NamedTuple):
@@ -183,7 +182,7 @@ def heaviest(programs: Sequence[ProgramLoad]) -> list[ProgramLoad]:
         place = program.name, program.pid
         if place not in by_pid or by_pid[place].cores < program.cores:
             by_pid[place] = program
-    return sorted(by_pid.values(), key=lambda program: -program.cores)[:_MAX_PROGRAMS]
+    return sorted(by_pid.values(), key=lambda program: -program.cores)[:MAX_PROGRAMS]
 
 
 def printable(name: str) -> str:

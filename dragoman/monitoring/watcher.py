@@ -25,17 +25,34 @@ _FIRST_LINES = (1, 3, 10)
 """Steps after the start that get a line in a log too: every log_every-th step may be an hour."""
 
 
-def read_predicted_seconds(run: RunFolder, num_workers: int) -> float | None:
-    """Returns the seconds per step that a resumed run predicted for as many workers; None if it did not."""
-    lines = [line for line in _metrics_lines(run) if _PREDICTION_MARK in line]
-    records = records_of(parse_records(lines), PredictionRecord)
+@dataclass(frozen=True)
+class KnownSpeed:
+    """Seconds per step with as many workers as now, from the records of a resumed run; None where it has none."""
+
+    predicted: float | None = None
+    recorded: float | None = None
+    """What its last steps took."""
+
+
+def read_known_speed(run: RunFolder, num_workers: int) -> KnownSpeed:
+    """Reads metrics.jsonl once; only a few of its lines are parsed: a long run has tens of thousands."""
+    try:
+        with LineFollower(run.metrics) as metrics:
+            lines = list(metrics.read_lines())
+    except UserError:
+        return KnownSpeed()
+    return KnownSpeed(_predicted_seconds(lines, num_workers), _recorded_seconds(lines, num_workers))
+
+
+def _predicted_seconds(lines: Sequence[str], num_workers: int) -> float | None:
+    """Returns the last prediction for as many workers."""
+    records = records_of(parse_records([line for line in lines if _PREDICTION_MARK in line]), PredictionRecord)
     same = [record for record in records if record.workers == num_workers]
     return same[-1].seconds_per_step.predicted if same else None
 
 
-def read_recorded_seconds(run: RunFolder, num_workers: int) -> float | None:
-    """Returns the seconds per step that a resumed run recorded last; None if it had another number of workers then."""
-    lines = _metrics_lines(run)
+def _recorded_seconds(lines: Sequence[str], num_workers: int) -> float | None:
+    """Returns what the last steps took; None if there was another number of workers then."""
     starts = [number for number, line in enumerate(lines) if _PREDICTION_MARK in line or _RESTART_MARK in line]
     begin = starts[-1] if starts else 0
     [start, *_] = [*parse_records(lines[begin : begin + 1]), None]
@@ -44,15 +61,6 @@ def read_recorded_seconds(run: RunFolder, num_workers: int) -> float | None:
     records = records_of(parse_records(recent), TrainRecord) if is_same else []
     seconds = [record.seconds_per_step for record in records if record.seconds_per_step]
     return median(seconds) if seconds else None
-
-
-def _metrics_lines(run: RunFolder) -> list[str]:
-    """Reads the lines of metrics.jsonl, to parse only a few: a long run has tens of thousands of them."""
-    try:
-        with LineFollower(run.metrics) as metrics:
-            return list(metrics.read_lines())
-    except UserError:
-        return []
 
 
 class PredictionCheck:
@@ -103,8 +111,8 @@ class Watcher:
     def say(self, text: str) -> None:
         """Shows a message."""
 
-    def restarted(self, step: int, figures: dict[str, Any], spent_seconds: float = 0.0) -> None:
-        """Reports that the run continues from a checkpoint, and its training time so far."""
+    def restarted(self, step: int, figures: dict[str, Any] | None, spent_seconds: float = 0.0) -> None:
+        """Reports that the run continues from a checkpoint, and its time so far; None if it is recorded."""
 
     def progressed(self, step: int, finished: FinishedStep | None = None) -> None:
         """Reports a step and its figures."""
@@ -155,9 +163,10 @@ class RunWatcher(Watcher):
         self._console.say(text)
         self._report_disk_trouble()
 
-    def restarted(self, step: int, figures: dict[str, Any], spent_seconds: float = 0.0) -> None:
-        """Reports that the run continues from a checkpoint, and its training time so far."""
-        self._sinks.write("restart", step, figures)
+    def restarted(self, step: int, figures: dict[str, Any] | None, spent_seconds: float = 0.0) -> None:
+        """Reports that the run continues from a checkpoint, and its time so far; None if it is recorded."""
+        if figures is not None:
+            self._sinks.write("restart", step, figures)
         self._console.say(f"Continuing from the checkpoint of step {step}.")
         self._pace.spend(spent_seconds)
         self._say_expectation(step)
@@ -225,7 +234,7 @@ class RunWatcher(Watcher):
         """Reports at the end what limited the run."""
         if verdict.is_known:
             self._sinks.write("verdict", step, verdict.to_json())
-            for message in (verdict.why, *verdict.misleading):
+            for message in (verdict.why, *verdict.misleading, *verdict.advice):
                 self._console.say(message)
 
     def evaluated(self, step: int, figures: dict[str, Any]) -> None:
@@ -239,11 +248,20 @@ class RunWatcher(Watcher):
         self._console.log(f"***     Validation loss: {figures['loss']:.4f} ")
         chrf = f"chrF {figures['chrf']:.2f}, " if self._metric == "chrf" else ""
         self._console.say(
-            f"step {step}: {chrf}BLEU {figures['bleu']:.2f} on the dev set, loss {figures['loss']:.4f}, "
-            f"in {figures['seconds']:.1f} s ({figures['signature']})"
+            f"step {step}: {chrf}BLEU {figures['bleu']:.2f} on the dev set{self._describe_weights(figures)}, "
+            f"loss {figures['loss']:.4f}, in {figures['seconds']:.1f} s ({figures['signature']})"
         )
         if is_first:
             self._say_expectation(step)
+
+    def _describe_weights(self, figures: dict[str, Any]) -> str:
+        """Says which weights the figures belong to and how the others scored; empty where there is no average."""
+        other = figures.get("other_weights")
+        if other is None:
+            return ""
+        score = SCORE_PATTERNS[self._metric].format(other[self._metric])
+        kinds = ("averaged", "trained") if figures["weights"] == "averaged" else ("trained", "averaged")
+        return f" with {kinds[0]} weights ({kinds[1]}: {score})"
 
     def _time_left(self, step: int) -> str:
         """The end of a log line; empty where the time is not known."""

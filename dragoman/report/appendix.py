@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 
 from dragoman.diagnosis.wording import format_step
@@ -12,16 +14,23 @@ from dragoman.report.content import Chart, ReportSection, Series, Table, Transla
 from dragoman.report.evidence import Evidence, curve
 from dragoman.report.findings import Findings
 from dragoman.run.commands import shell_path
+from dragoman.run.records import EvaluationRecord, ImportedLaunch
 
 _MAX_SAMPLES = 24
 MAX_SCORES = 60
 _MAX_SIGNATURES = 3
+_MAX_OTHER_SCORES = 6
+_MAX_SOURCES = 20
 MAX_TEXT_CHARACTERS = 200_000
+_FIRST_DATE, _LAST_DATE = 10**9, 10**11
+"""Times that are dates, in seconds since 1970; logs without dates count from 0."""
+_ENDS = {"finished": "finished", "failed": "failed", "stopped": "stopped", "unknown": "not known"}
 _SCORES = {
     "loss": ("loss", ".4f"),
     "negative_log_likelihood": ("without smoothing", ".4f"),
     "bleu": ("BLEU", ".2f"),
     "chrf": ("chrF", ".2f"),
+    "ter": ("TER", ".2f"),
     "teacher_forced_bleu": ("teacher-forced BLEU", ".4f"),
     "perplexity": ("perplexity", ".2f"),
     "accuracy": ("accuracy", ".4f"),
@@ -38,10 +47,12 @@ def build_appendix(findings: Findings) -> list[ReportSection]:
     evidence = findings.evidence
     sections = [
         _failures(evidence),
+        _launches(evidence),
         _samples(evidence),
-        _scores(evidence),
+        _scores(findings),
         _attribution(findings),
         _predictions(evidence),
+        _what_was_read(evidence),
         _not_in_log(evidence),
         _configuration(evidence),
         _environment(evidence),
@@ -53,9 +64,49 @@ def build_appendix(findings: Findings) -> list[ReportSection]:
 def _failures(evidence: Evidence) -> ReportSection | None:
     if evidence.imported is None or not evidence.imported.failures:
         return None
-    rows = [(each.what, each.cause, each.evidence) for each in evidence.imported.failures]
-    table = Table("Found in the log", ("what", "cause and remedy", "line"), rows)
-    return ReportSection("What went wrong", tables=[table])
+    has_launches = len(evidence.launches) > 1
+    columns = [*(["launch"] if has_launches else []), "what", "cause and remedy", "line"]
+    rows = [
+        [*([_number(each.launch, "d")] if has_launches else []), each.what, each.cause, each.evidence]
+        for each in evidence.imported.failures
+    ]
+    return ReportSection("What went wrong", tables=[Table("Found in the log", columns, rows)])
+
+
+def _launches(evidence: Evidence) -> ReportSection | None:
+    """All starts of the trainer, and how each ended; a log with one start needs no list."""
+    launches = evidence.launches
+    if len(launches) < 2:
+        return None
+    rows = [
+        (
+            f"{launch.number}",
+            _describe_steps(launch),
+            _ENDS[launch.end],
+            launch.reason or "the log does not say",
+            _describe_place(launch),
+        )
+        for launch in launches
+    ]
+    trained = evidence.trained_launch
+    which = f"This report is about launch {trained.number}." if trained and trained.last_step is not None else ""
+    message = f"The log holds {len(launches)} launches. {which}".strip()
+    columns = ("launch", "steps", "end", "why", "begins at")
+    return ReportSection("Launches", [message], tables=[Table("Launches", columns, rows, (0,))])
+
+
+def _describe_steps(launch: ImportedLaunch) -> str:
+    if launch.last_step is None:
+        return "none"
+    return f"{launch.first_step or 0:,} to {launch.last_step:,}"
+
+
+def _describe_place(launch: ImportedLaunch) -> str:
+    line = f"line {launch.line:,}" if launch.line is not None else ""
+    time = launch.time or 0.0
+    is_date = _FIRST_DATE <= time <= _LAST_DATE
+    when = f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC" if is_date else ""
+    return ", ".join(filter(None, (Path(launch.source).name, line, when)))
 
 
 def _samples(evidence: Evidence) -> ReportSection | None:
@@ -82,8 +133,9 @@ def _thin(items: Sequence[Item], most: int) -> list[Item]:
     return [*items[:-1:stride], items[-1]]
 
 
-def _scores(evidence: Evidence) -> ReportSection | None:
-    tables = [*_test_scores(evidence), *_dev_scores(evidence)]
+def _scores(findings: Findings) -> ReportSection | None:
+    evidence = findings.evidence
+    tables = [*_test_scores(evidence), *_dev_scores(findings)]
     signatures = {each.signature for each in evidence.scores} | {each.signature for each in evidence.evaluations}
     messages = [f"BLEU signature: {signature}" for signature in sorted(filter(None, signatures))[:_MAX_SIGNATURES]]
     return ReportSection("Scores", messages, tables=tables) if tables else None
@@ -105,15 +157,27 @@ def _test_scores(evidence: Evidence) -> list[Table]:
     return [Table("On test sets, with beam search", columns, rows, (1, 2, 3, 4))] if rows else []
 
 
-def _dev_scores(evidence: Evidence) -> list[Table]:
-    names = [name for name in _SCORES if any(each.number(name) is not None for each in evidence.evaluations)]
-    if not names:
+def _dev_scores(findings: Findings) -> list[Table]:
+    """All figures of the evaluations; a score whose scoring failed is marked."""
+    evaluations = findings.evidence.evaluations
+    names = [name for name in _SCORES if any(each.number(name) is not None for each in evaluations)]
+    others = list(dict.fromkeys(name for each in evaluations for name in each.other_scores or {}))[:_MAX_OTHER_SCORES]
+    if not names and not others:
         return []
+    failed = {(each.step, each.key) for each in findings.failed_scores}
+
+    def cell(record: EvaluationRecord, name: str) -> str:
+        return _number(record.number(name), _SCORES[name][1]) + (" (failed)" if (record.step, name) in failed else "")
+
     rows = [
-        [f"{each.step:,}", *(_number(each.number(name), _SCORES[name][1]) for name in names)]
-        for each in _thin(evidence.evaluations, MAX_SCORES)
+        [
+            f"{each.step:,}",
+            *(cell(each, name) for name in names),
+            *(_number((each.other_scores or {}).get(name), ".4g") for name in others),
+        ]
+        for each in _thin(evaluations, MAX_SCORES)
     ]
-    columns = ["step", *(_SCORES[name][0] for name in names)]
+    columns = ["step", *(_SCORES[name][0] for name in names), *others]
     return [Table("On the dev set", columns, rows, tuple(range(len(columns))))]
 
 
@@ -145,6 +209,16 @@ def _predictions(evidence: Evidence) -> ReportSection | None:
         charts.append(Chart("prediction-error", "Measured against predicted", "step", label, series))
     table = Table("Predictions", ("at step", "basis", "predicted", "low", "high"), rows, (0, 2, 3, 4))
     return ReportSection("Predicted and measured", messages, charts, [table])
+
+
+def _what_was_read(evidence: Evidence) -> ReportSection | None:
+    if evidence.imported is None:
+        return None
+    read = [f"Read: {name}" for name in evidence.imported.sources[:_MAX_SOURCES]]
+    num_more = len(evidence.imported.sources) - len(read)
+    more = [f"Read: {num_more:,} more files."] if num_more > 0 else []
+    messages = [*read, *more, *evidence.imported.left_out]
+    return ReportSection("What was read and what was left out", messages) if messages else None
 
 
 def _not_in_log(evidence: Evidence) -> ReportSection | None:

@@ -5,6 +5,7 @@ import itertools
 import logging
 import math
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,6 @@ LARGEST, SMALLEST = 1e100, 1e-100
 _MOST_MARK_LABELS = 8
 NUM_COLOURS = 8
 
-_WIDTH, _PLOT_HEIGHT = 520.0, 210.0
 _FONT_SIZE = 13.0
 """Space is reserved for text of this size; the page shows smaller text where the chart is wide."""
 _CHARACTER_WIDTH, _LINE_HEIGHT = 0.58 * _FONT_SIZE, 1.45 * _FONT_SIZE
@@ -65,6 +65,21 @@ _SETTINGS: Any = {
     "path.simplify": True,
 }
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_DRAWING = threading.Lock()
+"""The settings of matplotlib belong to the whole process, so one chart is drawn at a time."""
+
+
+@dataclass(frozen=True)
+class ChartSize:
+    """Size of a chart in pixels."""
+
+    width: float
+    plot_height: float
+
+
+NORMAL_SIZE = ChartSize(520, 210)
+SMALL_SIZE = ChartSize(360, 150)
+"""For two charts beside each other in half a page."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class _Style:
     hatch: str
 
 
-def draw_chart(chart: Chart) -> str:
+def draw_chart(chart: Chart, size: ChartSize = NORMAL_SIZE) -> str:
     """Draws one SVG element; empty where no value can be drawn."""
     chart = thin_chart(chart)
     if not chart.series:
@@ -85,20 +100,20 @@ def draw_chart(chart: Chart) -> str:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notice about a home folder that cannot be written
     import matplotlib as mpl
 
-    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+    with _DRAWING, mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         # Glyphs that this font lacks are shown by the reader's own fonts.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        figure, axes = _draw_axes(chart)
+        figure, axes = _draw_axes(chart, size)
         with io.StringIO() as file:
             figure.savefig(file, format="svg", metadata=_NO_METADATA)
             svg = file.getvalue()
     return _opening_tag(chart, figure, axes) + _tidy_svg(svg, chart.key, _VARIABLES)
 
 
-def _draw_axes(chart: Chart) -> "tuple[Figure, Axes]":
+def _draw_axes(chart: Chart, size: ChartSize) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH / 72, 1), dpi=72)  # 72: a point of the SVG is a pixel of the figure
+    figure = Figure(figsize=(size.width / 72, 1), dpi=72)  # 72: a point of the SVG is a pixel of the figure
     figure.patch.set_visible(False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.patch.set_visible(False)
@@ -110,11 +125,12 @@ def _draw_axes(chart: Chart) -> "tuple[Figure, Axes]":
     if _starts_at_zero(axes, chart):
         axes.set_ylim(bottom=0)
     is_counted = all(float(x).is_integer() for series in chart.series for x in series.x)
-    _set_ticks(axes.xaxis, axes.get_xlim(), chart.is_x_log, is_counted)
-    labels = _set_ticks(axes.yaxis, axes.get_ylim(), chart.is_y_log, is_counted=False)
+    num_ticks = 6 if size.width >= NORMAL_SIZE.width else 4
+    _set_ticks(axes.xaxis, axes.get_xlim(), chart.is_x_log, is_counted, num_ticks)
+    labels = _set_ticks(axes.yaxis, axes.get_ylim(), chart.is_y_log, is_counted=False, num_ticks=num_ticks)
     _set_frame(axes)
     left = 12 + _CHARACTER_WIDTH * max((len(label) for label in labels), default=1)
-    _arrange(figure, axes, chart, styles, left)
+    _arrange(figure, axes, chart, styles, left, size)
     return figure, axes
 
 
@@ -159,7 +175,8 @@ def _draw_series(axes: "Axes", all_series: Sequence[Series], styles: Sequence[_S
                 axes.fill_between(x, floor, top, **_area(style), zorder=2)
                 floor = top
             case "points":
-                axes.plot(x, y, **_marker(style), markersize=4, alpha=0.75)
+                is_cloud = np.isfinite(y).sum() > _FEW_POINTS
+                axes.plot(x, y, **_marker(style), markersize=4 if is_cloud else 5.5, alpha=0.75 if is_cloud else 1)
             case _:
                 _draw_line(axes, x, y, style, has_markers=_shows_points(series))
 
@@ -195,15 +212,15 @@ def _area(style: _Style) -> dict[str, Any]:
     return {"facecolor": style.colour, "edgecolor": _PAPER, "hatch": style.hatch, "linewidth": 0.6}
 
 
-def _set_ticks(axis: "Axis", limits: tuple[float, float], is_log: bool, is_counted: bool) -> list[str]:
+def _set_ticks(axis: "Axis", limits: tuple[float, float], is_log: bool, is_counted: bool, num_ticks: int) -> list[str]:
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     low, high = limits
     if is_log:
         is_wide = math.log10(high) - math.log10(low) > 3
-        locator: Any = LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0), numticks=7)
+        locator: Any = LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0), numticks=num_ticks + 1)
     else:
-        locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=is_counted and high - low >= 4)
+        locator = MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], integer=is_counted and high - low >= 4)
     ticks = [tick for tick in locator.tick_values(low, high).tolist() if low <= tick <= high]
     labels = _tick_labels(ticks, is_log)
     axis.set_ticks(ticks, labels=labels)
@@ -238,20 +255,22 @@ def _set_frame(axes: "Axes") -> None:
     axes.tick_params(axis="y", length=0, labelcolor=_INK, pad=6)
 
 
-def _arrange(figure: "Figure", axes: "Axes", chart: Chart, styles: Sequence[_Style], left: float) -> None:
+def _arrange(
+    figure: "Figure", axes: "Axes", chart: Chart, styles: Sequence[_Style], left: float, size: ChartSize
+) -> None:
     """Places, from the top: legend, y label, labels of marks, the plot, its x axis."""
-    width = _WIDTH - left - _RIGHT
-    legend = _legend_places(chart.series) if len(chart.series) > 1 else []
+    width = size.width - left - _RIGHT
+    legend = _legend_places(chart.series, size.width) if len(chart.series) > 1 else []
     lanes = _mark_lanes(axes, chart.marks, width)
     num_legend_lines = max((line for line, _ in legend), default=-1) + 1
     num_lanes = max((lane for _, _, lane in lanes), default=-1) + 1
     top = (num_legend_lines + 1 + num_lanes) * _LINE_HEIGHT + 8
-    height = top + _PLOT_HEIGHT + _BOTTOM
-    figure.set_size_inches(_WIDTH / 72, height / 72)
-    axes.set_position((left / _WIDTH, _BOTTOM / height, width / _WIDTH, _PLOT_HEIGHT / height))
+    height = top + size.plot_height + _BOTTOM
+    figure.set_size_inches(size.width / 72, height / 72)
+    axes.set_position((left / size.width, _BOTTOM / height, width / size.width, size.plot_height / height))
     _draw_legend(figure, legend, chart.series, styles)
     _write(figure, 0, num_legend_lines, chart.y_label, _MUTED)
-    _write(figure, _WIDTH - _RIGHT, height / _LINE_HEIGHT - 1.0, chart.x_label, _MUTED, "right")
+    _write(figure, size.width - _RIGHT, height / _LINE_HEIGHT - 1.0, chart.x_label, _MUTED, "right")
     for mark, place, lane in lanes:
         align = "left" if place + _text_width(mark.label) < width else "right"
         _write(figure, left + place, num_legend_lines + num_lanes - lane + 0.1, mark.label, _MUTED, align)
@@ -260,15 +279,15 @@ def _arrange(figure: "Figure", axes: "Axes", chart: Chart, styles: Sequence[_Sty
 def _write(figure: "Figure", x: float, line: float, text: str, colour: str, align: str = "left") -> None:
     """Writes text; lines are counted from the top."""
     y = 1 - (line + 0.8) * _LINE_HEIGHT / (72 * figure.get_figheight())
-    figure.text(x / _WIDTH, y, _shorten(text), color=colour, horizontalalignment=align)
+    figure.text(x / (72 * figure.get_figwidth()), y, _shorten(text), color=colour, horizontalalignment=align)
 
 
-def _legend_places(all_series: Sequence[Series]) -> list[tuple[int, float]]:
+def _legend_places(all_series: Sequence[Series], full_width: float) -> list[tuple[int, float]]:
     """Returns line and x of each entry, wrapped like words in a paragraph."""
     places, line, x = [], 0, 0.0
     for series in all_series:
         width = _LEGEND_HANDLE + _text_width(series.name)
-        if x > 0 and x + width > _WIDTH:
+        if x > 0 and x + width > full_width:
             line, x = line + 1, 0.0
         places.append((line, x))
         x += width + _LEGEND_GAP
@@ -331,13 +350,13 @@ def _text_width(text: str) -> float:
 
 def _opening_tag(chart: Chart, figure: "Figure", axes: "Axes") -> str:
     """Returns the svg tag, with a label for screen readers and the axes for the page's script."""
-    height = 72 * figure.get_figheight()
+    width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     box = axes.get_position()
-    frame = (box.x0 * _WIDTH, (1 - box.y1) * height, box.x1 * _WIDTH, (1 - box.y0) * height)
+    frame = (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
     scales = f"{'log' if chart.is_x_log else 'linear'} {'log' if chart.is_y_log else 'linear'}"
     label = escape(plain_text(f"{chart.title}. {chart.note}" if chart.note else chart.title))
     return (
-        f'<svg class="chart" viewBox="0 0 {_WIDTH:.0f} {height:.1f}" role="img" aria-label="{label}" '
+        f'<svg class="chart" viewBox="0 0 {width:.0f} {height:.1f}" role="img" aria-label="{label}" '
         f'data-frame="{" ".join(f"{edge:.1f}" for edge in frame)}" data-scales="{scales}" '
         f'data-x="{" ".join(map(repr, map(float, axes.get_xlim())))}" '
         f'data-y="{" ".join(map(repr, map(float, axes.get_ylim())))}">'

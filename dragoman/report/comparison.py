@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from dragoman.diagnosis.wording import CAUSE_NAMES, format_step
-from dragoman.report.answers.speed import describe_hours
 from dragoman.report.compose import collect_facts
 from dragoman.report.content import Chart, Comparison, ReportSection, Series, Table, format_value
+from dragoman.report.durations import describe_hours
 from dragoman.report.evidence import Curve, Evidence, Floats, curve, timed_records
 from dragoman.report.findings import Findings
+from dragoman.report.state import describe_state
+from dragoman.report.warnings import one_line
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_figure
 
@@ -67,18 +69,18 @@ def compare_runs(all_findings: Sequence[Findings]) -> Comparison:
     """Builds the comparison."""
     named = dict(zip(_names([each.evidence for each in all_findings]), all_findings, strict=True))
     judgements, warnings = _judge(named)
-    best = judgements[0] if judgements else "Cannot compare: fewer than two runs were evaluated."
+    best = " ".join(judgements[:2]) if judgements else "Cannot compare: fewer than two runs were evaluated."
     sections = [
         ReportSection("Which is better", judgements, tables=[_figures(named)]),
         ReportSection("Curves", charts=[chart for chart in _charts(named) if chart.series]),
-        ReportSection("Settings that differ", tables=[_differences(named)]),
+        _differences(named),
     ]
     facts = {
         "runs": [{"name": name} | collect_facts(each) for name, each in named.items()],
         "judgements": judgements,
         "differences": _differing_settings(named),
     }
-    return Comparison(" against ".join(named), best, sections, warnings, facts)
+    return Comparison(" against ".join(named), best, sections, list(map(one_line, warnings)), facts)
 
 
 def _names(evidences: Sequence[Evidence]) -> list[str]:
@@ -101,9 +103,13 @@ def _figures(named: dict[str, Findings]) -> Table:
         row("trainer", [each.evidence.trainer for each in runs]),
         row("parameters", [format_figure("{:,.0f}", each.evidence.parameters) for each in runs]),
         row("steps", [_describe_steps(each.evidence) for each in runs]),
+        row("state", [describe_state(each).text for each in runs]),
         row("last dev loss", [format_figure("{:.4f}", _last(each.dev_loss)) for each in runs]),
         row("best dev loss", [format_figure("{:.4f}", _lowest(each.dev_loss)) for each in runs]),
-        row("last BLEU", [format_figure("{:.2f}", _last(each.bleu)) + _kind(each) for each in runs]),
+        *_at_common_step(runs, "dev loss", [each.dev_loss for each in runs], "{:.4f}"),
+        row("last BLEU", [_show_bleu(each, _last(each.bleu)) for each in runs]),
+        *_at_common_step(runs, *_common_score(runs), "{:.2f}"),
+        row("best checkpoint", [each.best_checkpoint.describe() if each.best_checkpoint else "" for each in runs]),
         row("median time per step", [format_step(each.step_times.median) if each.step_times else "" for each in runs]),
         row("time", [describe_hours(each.wall_seconds) if each.wall_seconds else "" for each in runs]),
         row("cost", [format_figure("{:,.2f}", each.cost) for each in runs]),
@@ -117,8 +123,37 @@ def _describe_steps(evidence: Evidence) -> str:
     return format_figure("{:,.0f}", evidence.last_step) + seen
 
 
-def _kind(findings: Findings) -> str:
-    return " (teacher-forced)" if findings.is_bleu_forced and len(findings.bleu[0]) else ""
+def _show_bleu(findings: Findings, value: float | None) -> str:
+    """Formats BLEU: of translations from 0 to 100, teacher-forced from 0 to 1."""
+    if value is None:
+        return ""
+    return f"{0.01 * value:.4f} (teacher-forced)" if findings.is_bleu_forced else f"{value:.2f}"
+
+
+def _at_common_step(runs: Sequence[Findings], name: str, curves: Sequence[Curve], pattern: str) -> list[list[str]]:
+    """Returns the row of a figure at the last step that all runs have reached; none where there is no such step."""
+    step = _last_common_step(curves)
+    if step is None or len(curves) < len(runs):
+        return []
+    return [[f"{name} at step {int(step):,}", *(pattern.format(np.interp(step, *each)) for each in curves)]]
+
+
+def _last_common_step(curves: Sequence[Curve]) -> float | None:
+    """The last step that all curves have reached; None where one ends before another begins."""
+    trained = [(steps[steps > 0]) for steps, _ in curves]
+    if len(trained) < 2 or not all(len(steps) for steps in trained):
+        return None
+    last = min(float(steps[-1]) for steps in trained)
+    return last if last >= max(float(steps[0]) for steps in trained) else None
+
+
+def _common_score(runs: Sequence[Findings]) -> tuple[str, list[Curve]]:
+    """The score of translations that all runs have, BLEU before chrF; failed scores are left out."""
+    for key, name in (("bleu", "BLEU"), ("chrf", "chrF")):
+        curves = [curve(each.evaluations, key) for each in runs]
+        if all(np.any(steps > 0) for steps, _ in curves):
+            return name, curves
+    return "", []
 
 
 def _last(points: Curve) -> float | None:
@@ -130,9 +165,12 @@ def _lowest(points: Curve) -> float | None:
 
 
 def _charts(named: dict[str, Findings]) -> list[Chart]:
+    units = {each.loss_unit for each in named.values()}
+    unit = units.pop() if len(units) == 1 else "loss, in different units"
+    bleu_label, bleu_curves = _bleu_curves(named)
     figures = {
-        "loss": ("Dev loss", "loss in nats per token", {name: each.dev_loss for name, each in named.items()}),
-        "bleu": ("BLEU", "BLEU", {name: each.bleu for name, each in named.items()}),
+        "loss": ("Dev loss", unit, {name: each.dev_loss for name, each in named.items()}),
+        "bleu": (bleu_label.split(",")[0], bleu_label, bleu_curves),
     }
     axes = {
         "step": ("by step", "step"),
@@ -154,6 +192,17 @@ def _charts(named: dict[str, Findings]) -> list[Chart]:
             note = "" if axis == "step" else _describe_late_beginnings(named)
             charts.append(Chart(f"{figure}-by-{axis}", f"{title} {how}", label, unit, series, note=note))
     return charts
+
+
+def _bleu_curves(named: dict[str, Findings]) -> tuple[str, dict[str, Curve]]:
+    """The curves of one kind of score: BLEU of translations, else chrF, else teacher-forced BLEU; never mixed."""
+    of_translations = {name: each.bleu for name, each in named.items() if not each.is_bleu_forced}
+    if of_translations:
+        return "BLEU, 0 to 100", of_translations
+    by_chrf = {name: curve(each.evaluations, "chrf") for name, each in named.items()}
+    if any(len(steps) for steps, _ in by_chrf.values()):
+        return "chrF", by_chrf
+    return "Teacher-forced BLEU, 0 to 1", {name: (each.bleu[0], 0.01 * each.bleu[1]) for name, each in named.items()}
 
 
 def _have_different_batches(named: dict[str, Findings]) -> bool:
@@ -206,12 +255,17 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _differences(named: dict[str, Findings]) -> Table:
+def _differences(named: dict[str, Findings]) -> ReportSection:
+    title = "Settings that differ"
+    if unknown := [name for name, each in named.items() if not _flatten(each.evidence.config)]:
+        return ReportSection(title, [f"Not known: the files of {' and '.join(unknown)} hold no settings."])
     rows = [
         [key, *(_NO_VALUE if value is None else format_value(value) for value in values.values())]
         for key, values in _differing_settings(named).items()
     ]
-    return Table("Settings that differ" if rows else "All settings are the same", ["setting", *named], rows)
+    if not rows:
+        return ReportSection(title, ["None: all recorded settings are the same."])
+    return ReportSection(title, tables=[Table(title, ["setting", *named], rows)])
 
 
 def _judge(named: dict[str, Findings]) -> tuple[list[str], list[str]]:
@@ -219,7 +273,7 @@ def _judge(named: dict[str, Findings]) -> tuple[list[str], list[str]]:
     translated = {
         name: found for name, each in named.items() if (found := read_translations(each.evidence.run)) is not None
     }
-    messages = _judge_translations(named, translated) if len(translated) >= 2 else []
+    messages = _judge_translations(named, translated) if len(translated) >= 2 else _judge_scores(named)
     losses = {name: each for name, each in named.items() if _last(each.dev_loss) is not None}
     doubts = _doubts_about_losses(named)
     if len(losses) >= 2 and doubts:
@@ -234,6 +288,31 @@ def _judge_translations(named: dict[str, Findings], translated: dict[str, DevTra
     ranking = sorted(translated, key=scores.__getitem__, reverse=True)
     best = max(scores, key=scores.__getitem__)
     return [_compare_pair(best, name, translated) for name in ranking if name != best]
+
+
+def _judge_scores(named: dict[str, Findings]) -> list[str]:
+    """Compares BLEU or chrF at the last step that all have reached, for runs without translations to resample."""
+    name, curves = _common_score(list(named.values()))
+    step = _last_common_step(curves)
+    if step is None:
+        return []
+    values = {run: float(np.interp(step, *points)) for run, points in zip(named, curves, strict=True)}
+    best, second = sorted(values, key=values.__getitem__, reverse=True)[:2]
+    if values[best] == values[second] or _are_scores_different_things(named):
+        return []
+    return [
+        f"At step {int(step):,}, which all have reached, {best} has the highest {name}: {values[best]:.2f}, "
+        f"{values[best] - values[second]:.2f} above {second}. Without the translations of both, nobody can say "
+        "whether that is more than chance."
+    ]
+
+
+def _are_scores_different_things(named: dict[str, Findings]) -> bool:
+    """Whether the scores are of different dev sets, or were computed with different tokenizers."""
+    evidences = [each.evidence for each in named.values()]
+    dev_sets = {str(evidence.facts.dev_files) for evidence in evidences if evidence.facts.dev_files}
+    last = [evidence.evaluations[-1].signature for evidence in evidences if evidence.evaluations]
+    return len(dev_sets) > 1 or len({_tokenizer_of(signature) for signature in last} - {None}) > 1
 
 
 def _compare_pair(best: str, other: str, translated: dict[str, DevTranslations]) -> str:
@@ -257,21 +336,18 @@ def _compare_pair(best: str, other: str, translated: dict[str, DevTranslations])
 
 def _judge_losses(named: dict[str, Findings]) -> str:
     """Compares the runs at the last step that all have reached, relative to the noise of evaluations."""
-    last = min(float(each.dev_loss[0][-1]) for each in named.values())
-    first = max(float(each.dev_loss[0][each.dev_loss[0] > 0][:1].sum()) for each in named.values())
-    if last < first:
+    last = _last_common_step([each.dev_loss for each in named.values()])
+    if last is None:
         return "One run ended before another was first evaluated: their losses have no step in common."
+    # Between two evaluations, the loss is taken from the line that joins them, as in the table.
+    values = {name: float(np.interp(last, *each.dev_loss)) for name, each in named.items()}
+    best, second = sorted(values, key=values.__getitem__)[:2]
     fits = {name: each.loss_forecast.fit for name, each in named.items() if each.loss_forecast is not None}
     if len(fits) < len(named):
-        # Between two evaluations, the loss is taken from the line that joins them.
-        found = {name: float(np.interp(last, *each.dev_loss)) for name, each in named.items()}
-        best = min(found, key=found.__getitem__)
         return (
-            f"At step {int(last):,}, which all have reached, {best} has the lowest dev loss, {found[best]:.4f}; that "
+            f"At step {int(last):,}, which all have reached, {best} has the lowest dev loss, {values[best]:.4f}; that "
             "may be chance, with so few evaluations."
         )
-    values = {name: float(fit.curve([last]).value[0]) for name, fit in fits.items()}
-    best, second = sorted(values, key=values.__getitem__)[:2]
     noise = math.hypot(fits[best].noise, fits[second].noise)
     gap = values[second] - values[best]
     how = "beyond the noise of single evaluations" if gap > 2 * noise else "within the noise of single evaluations"
@@ -284,6 +360,9 @@ def _judge_losses(named: dict[str, Findings]) -> str:
 def _doubts_about_losses(named: dict[str, Findings]) -> list[str]:
     evidences = [each.evidence for each in named.values()]
     doubts = []
+    units = {each.loss_unit for each in named.values()}
+    if len(units) > 1:
+        doubts.append(f"The losses are not comparable: they are in different units ({', '.join(sorted(units))}).")
     if len({evidence.settings.training.label_smoothing for evidence in evidences} - {None}) > 1:
         doubts.append("Label smoothing differs: the losses of these runs are not comparable.")
     if len({evidence.corpus.key or str(evidence.facts.dev_files) for evidence in evidences}) > 1:

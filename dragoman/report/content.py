@@ -78,12 +78,15 @@ class Answer:
     tables: Sequence[Table] = ()
     missing: Sequence[str] = ()
     """Information that the files lack, and what to measure next time."""
+    short: str = ""
+    """The answer in a few words, for the first screen: "57.4 hours", "No", "Probably", "Not known"."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything except charts and tables."""
         return {
             "question": self.question,
             "answer": self.answer,
+            "short": self.short or self.answer,
             "evidence": list(self.evidence),
             "confidence": round(self.confidence, 2),
             "missing": list(self.missing),
@@ -114,6 +117,35 @@ class ReportSection:
     """Shown unchanged, e.g. a configuration file."""
 
 
+Mood = Literal["good", "neutral", "bad"]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How a run ended, in a few words: "Finished", "Stopped at 15%", "NaN since step 1,200", "Out of GPU memory"."""
+
+    text: str
+    mood: Mood = "neutral"
+    detail: str = ""
+    """Message that explains it: steps done of steps planned, what to do."""
+
+
+@dataclass(frozen=True)
+class ReportWarning:
+    """Something the reader must know."""
+
+    message: str
+    """One line."""
+    detail: str = ""
+    """Cause and what to do."""
+    log_line: str = ""
+    """The line of the log that shows it."""
+
+    def __str__(self) -> str:
+        line = f'Log line: "{self.log_line}"' if self.log_line else ""
+        return " ".join(filter(None, (self.message, self.detail, line)))
+
+
 @dataclass(frozen=True)
 class Report:
     """Everything a report says about one run."""
@@ -121,12 +153,15 @@ class Report:
     title: str
     summary: str
     """One paragraph in plain words."""
+    state: RunState
     figures: dict[str, str]
     """The most important figures, by name, for the top of the page."""
     answers: Sequence[Answer]
     sections: Sequence[ReportSection]
-    warnings: Sequence[str]
+    warnings: Sequence[ReportWarning]
     verdict: Verdict | None = None
+    overview: Sequence[Chart] = ()
+    """The learning curve, for the first screen."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Further keys of report.json: parameters, steps, seconds_per_step, last_evaluation, verdict and more."""
 
@@ -137,7 +172,7 @@ class Report:
             "summary": self.summary,
             **self.facts,
             "answers": [answer.to_json() for answer in self.answers],
-            "warnings": list(self.warnings),
+            "warnings": [str(warning) for warning in self.warnings],
         }
         return _strict_table(found)
 
@@ -149,12 +184,13 @@ class Comparison:
     title: str
     summary: str
     sections: Sequence[ReportSection]
-    warnings: Sequence[str]
+    warnings: Sequence[ReportWarning]
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of report.json."""
-        found = {"title": self.title, "summary": self.summary, **self.facts, "warnings": list(self.warnings)}
+        found = {"title": self.title, "summary": self.summary, **self.facts}
+        found["warnings"] = [str(warning) for warning in self.warnings]
         return _strict_table(found)
 
 

@@ -1,10 +1,8 @@
 """Evidence for a report: all files of a run, read once, checked and put in order."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from heapq import heappop, heappush
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,16 @@ from pydantic import ValidationError
 
 from dragoman.model.shape import ModelShape, count_parameters, resolve_shape, shape_from_dict
 from dragoman.report.machines import sampled_span
+from dragoman.report.record_reading import (
+    RefusedLines,
+    Restart,
+    last_of_each_step,
+    read_lines,
+    read_run_records,
+    thin_out,
+    train_intervals,
+    without_repetitions,
+)
 from dragoman.report.run_tables import (
     CorpusFacts,
     ImportedFile,
@@ -23,12 +31,14 @@ from dragoman.report.run_tables import (
     read_model_table,
 )
 from dragoman.run.config import ModelSettings
-from dragoman.run.errors import UserError, describe_os_error
+from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import (
     CheckpointRecord,
     EvaluationRecord,
     ImportedFacts,
+    ImportedFailure,
+    ImportedLaunch,
     PredictionRecord,
     Record,
     RefusedLineError,
@@ -37,9 +47,7 @@ from dragoman.run.records import (
     TrainRecord,
     number_or_none,
     parse_object,
-    parse_record,
     records_of,
-    steps_covered,
     validate,
 )
 from dragoman.run.status import observe_run
@@ -47,13 +55,7 @@ from dragoman.run.status import observe_run
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """Steps and values."""
-MAX_TRAIN_RECORDS = 100_000
-"""More are thinned out: a curve needs no more points, and a report must fit into memory."""
-_MAX_RECORD_CHARACTERS = 1_000_000
 MAX_SCORES = 1_000
-_MIDWAY_FACTOR = 3
-"""A log of another trainer begins midway if its first step is larger than this many of its longest intervals."""
-_MAX_REFUSED_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,7 @@ class StatedFacts:
     gpu: str | None = None
     link: str | None = None
     price_per_hour: float | None = None
-
-
-@dataclass(frozen=True)
-class Restart:
-    """One restart of the run from a checkpoint."""
-
-    step: int
-    cause: str
-    repeated_steps: int
-    """Steps that were trained again because the checkpoint was older."""
-    repeated_seconds: float
-    silent_seconds: float | None
-    """Time from the last record to the restart; None where the records have no times."""
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,21 +89,6 @@ class MachinesUsed:
         if self.num_at_once == 1:
             return f"{len(self.names):,} machines, one after the other"
         return f"{now} at the end, and {len(self.names):,} in all"
-
-
-@dataclass
-class RefusedLines:
-    """Lines of metrics.jsonl that are JSON but not records."""
-
-    number: int = 0
-    first: list[str] = field(default_factory=list)
-    """The first few, each with its line number and what is wrong with it."""
-
-    def add(self, line_number: int, error: RefusedLineError) -> None:
-        """Counts a line and keeps its description if it is among the first."""
-        self.number += 1
-        if len(self.first) < _MAX_REFUSED_SHOWN:
-            self.first.append(f"line {line_number:,} was skipped: {error}")
 
 
 @dataclass(frozen=True)
@@ -141,12 +116,15 @@ class Evidence:
     """All records, in the order they were written."""
     refused: RefusedLines
     state: str = "unknown"
+    """How the run ended: finished, stopped, failed, unknown, or a state of `dragoman status`."""
+    message: str = ""
+    """Why our own run failed, as its launcher reported it."""
 
     @cached_property
     def scores(self) -> list[ScoreRecord]:
         """Scores on test sets by `dragoman evaluate`; the last of each step and test set."""
         found = {}
-        for _, line in zip(range(MAX_SCORES), _lines(self.run.scores), strict=False):
+        for _, line in zip(range(MAX_SCORES), read_lines(self.run.scores), strict=False):
             try:
                 score = validate(ScoreRecord, parse_object(line))
             except RefusedLineError:
@@ -168,6 +146,79 @@ class Evidence:
     def facts(self) -> ImportedFacts:
         """Facts from the log of another trainer; all None for our own runs."""
         return ImportedFacts() if self.imported is None else self.imported.facts
+
+    @property
+    def first_nan_step(self) -> int | None:
+        """The step since which the training loss has not been a finite number; None where it is one at the end."""
+        return self.refused.nan_step if self.facts.first_nan_step is None else self.facts.first_nan_step
+
+    @property
+    def is_excerpt(self) -> bool:
+        """Whether the files show only a part of the run: what they lack may have happened all the same."""
+        said = self.imported.notes if self.imported else []
+        is_part = self.facts.is_cut or self.facts.begins_midway or self.unseen_steps > 0
+        return bool(is_part) or any("excerpt" in note.lower() for note in said)
+
+    @property
+    def missing_steps(self) -> str:
+        """Says that there is no step, as surely as the files show it."""
+        if self.facts.has_unread_steps:
+            return "No step could be read: the log may hold steps in a format that is not known."
+        if self.is_excerpt:
+            return "This excerpt shows no step of training; the rest may hold some."
+        return "No step was trained."
+
+    @property
+    def may_have_steps(self) -> bool:
+        """Whether steps may have been trained that the files do not show."""
+        return self.is_excerpt or bool(self.facts.has_unread_steps)
+
+    @property
+    def failures(self) -> list[ImportedFailure]:
+        """What went wrong in the launch that trained; other launches have their own list."""
+        launch = self.trained_launch
+        found = self.imported.failures if self.imported else []
+        return [each for each in found if launch is None or each.launch in (None, launch.number)]
+
+    @property
+    def launches(self) -> list[ImportedLaunch]:
+        """All starts of another trainer that its log shows."""
+        return self.imported.launches if self.imported else []
+
+    @property
+    def trained_launch(self) -> ImportedLaunch | None:
+        """The last launch that made a step, else the last one; None where the log shows no launch."""
+        with_steps = [launch for launch in self.launches if launch.last_step is not None]
+        return next(iter((with_steps or self.launches)[-1:]), None)
+
+    @property
+    def fatal_failure(self) -> ImportedFailure | None:
+        """What ended the launch that trained; None where nothing is known to have ended it."""
+        return next((each for each in self.failures if each.is_fatal), None)
+
+    @property
+    def step_noun(self) -> str:
+        """Name of what one step of the records is: "step", or "checkpoint" or "epoch" in files without updates."""
+        return {"checkpoints": "checkpoint", "epochs": "epoch"}.get(self.facts.step_unit or "", "step")
+
+    @property
+    def steps_planned(self) -> int | None:
+        """Steps after which the run was to end; None where that is not known."""
+        planned = self.facts.steps_planned or self.settings.training.max_steps
+        return int(planned) if planned and planned >= 1 else None
+
+    @property
+    def start_from(self) -> str:
+        """The run whose weights this one started from; empty where they were random."""
+        training = self.config.get("training")
+        start = training.get("start_from") if isinstance(training, dict) else None
+        return start if isinstance(start, str) else ""
+
+    @property
+    def warmup_steps(self) -> float | None:
+        """Steps in which the learning rate rises; None where that is not known."""
+        recorded = self.settings.training.warmup_steps
+        return self.facts.warmup_steps if recorded is None else recorded
 
     @cached_property
     def shape(self) -> ModelShape | None:
@@ -198,7 +249,7 @@ class Evidence:
         """Number of trainable parameters."""
         if self.facts.parameters is not None and self.facts.parameters >= 1:
             return int(self.facts.parameters)
-        return None if self.shape is None else count_parameters(self.shape)
+        return self.known.parameters if self.shape is None else count_parameters(self.shape)
 
     @cached_property
     def corpus(self) -> CorpusFacts:
@@ -218,7 +269,9 @@ class Evidence:
     @property
     def num_nodes(self) -> int | None:
         """Number of machines: measured, else by a log that names them all, else as stated, else by any log."""
-        num_hosts = len(self.facts.hosts or [])
+        launch = self.trained_launch
+        # A run that was resumed on other hosts did not use all of them at once.
+        num_hosts = len(launch.hosts if launch and launch.hosts else self.facts.hosts or [])
         is_complete = num_hosts * (self.facts.ranks_per_host or 0) == self.facts.num_ranks
         measured = self.machines.num_last
         return measured or (num_hosts if is_complete else None) or self.known.nodes or num_hosts or None
@@ -254,8 +307,9 @@ class Evidence:
 
     @property
     def last_step(self) -> int | None:
-        """The latest step with a record."""
-        return max((record.step for record in (*self.train, *self.evaluations)), default=None)
+        """The latest step with a record, or a later one that the trainer names."""
+        steps = [record.step for record in (*self.train, *self.evaluations)]
+        return max([*steps, *([self.facts.steps_done] if self.facts.steps_done else [])], default=None)
 
     @cached_property
     def step_seconds(self) -> Floats:
@@ -266,11 +320,11 @@ class Evidence:
 def read_evidence(run: RunFolder, known: StatedFacts | None = None) -> Evidence:
     """Reads a run folder; damaged or missing files are left out."""
     refused = RefusedLines()
-    records = list(_thin_out(_read_records(run, refused)))
-    kept, restarts = _without_repetitions(records)
+    records = list(thin_out(read_run_records(run, refused)))
+    kept, restarts = without_repetitions(records)
     config, imported = read_config(run), read_imported(run)
-    train, train_steps, unseen_steps = _train_intervals(records, kept, imported is not None)
-    return Evidence(
+    train, train_steps, unseen_steps = train_intervals(records, kept, imported)
+    evidence = Evidence(
         run=run,
         known=known or StatedFacts(),
         config=config,
@@ -279,14 +333,15 @@ def read_evidence(run: RunFolder, known: StatedFacts | None = None) -> Evidence:
         train=train,
         train_steps=train_steps,
         unseen_steps=unseen_steps,
-        evaluations=_last_of_each_step(records_of(kept, EvaluationRecord)),
+        evaluations=last_of_each_step(records_of(kept, EvaluationRecord)),
         checkpoints=records_of(kept, CheckpointRecord),
         restarts=restarts,
         predictions=records_of(kept, PredictionRecord),
         records=records,
         refused=refused,
-        state=_state(run, imported),
     )
+    state, message = _own_state(run) if imported is None else (_imported_state(evidence), "")
+    return replace(evidence, state=state, message=message)
 
 
 def timed_records(evidence: Evidence) -> list[TrainRecord]:
@@ -304,116 +359,40 @@ def curve(records: Sequence[Record], name: str) -> Curve:
 def _is_valid(shape: ModelShape) -> bool:
     """Whether all sizes are numbers to compute with; a checkpoint may hold anything."""
     dropouts = (shape.dropout, shape.attention_dropout, shape.relu_dropout)
-    sizes = [value for name, value in vars(shape).items() if not name.endswith(("dropout", "shares_vocabulary"))]
+    layers = (shape.width, shape.feed_forward, shape.heads, shape.encoder_layers, shape.decoder_layers)
+    sizes = (*layers, shape.source_vocab_size, shape.target_vocab_size)
     return all(number_or_none(value) is not None for value in dropouts) and all(
         isinstance(size, int) and number_or_none(int(size)) is not None and size >= 1 for size in sizes
     )
 
 
-def _state(run: RunFolder, imported: ImportedFile | None) -> str:
-    if imported is not None:
-        return "finished" if imported.facts.is_finished else "stopped"
+def _own_state(run: RunFolder) -> tuple[str, str]:
     try:
-        return observe_run(run).state
+        observation = observe_run(run)
     except UserError:
+        return "unknown", ""
+    return observation.state, (observation.status.message or "") if observation.status else ""
+
+
+def _imported_state(evidence: Evidence) -> str:
+    """Judges how a run of another trainer ended; "unknown" where its log does not tell."""
+    facts, launch = evidence.facts, evidence.trained_launch
+    if facts.is_finished or (launch is not None and launch.end == "finished"):
+        return "finished"
+    if evidence.fatal_failure is not None or (launch is not None and launch.end == "failed"):
+        return "failed"
+    last, planned = evidence.last_step, evidence.steps_planned
+    if planned is not None and last is not None and last >= planned:
+        return "finished"
+    if facts.is_cut:
         return "unknown"
-
-
-def _read_records(run: RunFolder, refused: RefusedLines) -> Iterator[Record]:
-    for number, line in enumerate(_lines(run.metrics), start=1):
-        try:
-            record = parse_record(line)
-        except RefusedLineError as error:
-            refused.add(number, error)
-        else:
-            if record is not None:
-                yield record
-
-
-def _thin_out(records: Iterable[Record]) -> Iterator[Record]:
-    """Yields every n-th training record and all other records; the first and the last are always among them."""
-    train: list[tuple[int, Record]] = []
-    others: list[tuple[int, Record]] = []
-    ends: list[tuple[int, Record]] = []
-    stride, num_seen = 1, 0
-    for numbered in enumerate(records):
-        if not isinstance(numbered[1], TrainRecord):
-            others.append(numbered)
-            continue
-        num_seen += 1
-        ends = [*ends[:1], numbered]
-        if num_seen % stride == 0:
-            train.append(numbered)
-        if len(train) > MAX_TRAIN_RECORDS:
-            train, stride = train[1::2], stride * 2
-    by_number = dict([*train, *ends, *others[-MAX_TRAIN_RECORDS:]])
-    yield from (by_number[number] for number in sorted(by_number))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            while line := file.readline(_MAX_RECORD_CHARACTERS):
-                yield line
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {describe_os_error(error)}.") from None
-
-
-def _without_repetitions(records: Sequence[Record]) -> tuple[list[Record], list[Restart]]:
-    """Drops records of steps that were trained again after a restart; returns the others and the restarts."""
-    restarts: list[Restart] = []
-    dropped: set[int] = set()
-    # A heap, highest step first: thousands of restarts in a long run must not take minutes.
-    by_step: list[tuple[int, int]] = []
-    for number, record in enumerate(records):
-        if isinstance(record, RestartRecord):
-            repeated = []
-            while by_step and -by_step[0][0] > record.step:
-                repeated.append(heappop(by_step)[1])
-            dropped.update(repeated)
-            before = records[max(0, number - 1)]
-            restarts.append(_restart(record, records_of((records[each] for each in repeated), TrainRecord), before))
-        heappush(by_step, (-record.step, number))
-    return [record for number, record in enumerate(records) if number not in dropped], restarts
-
-
-def _train_intervals(
-    records: Sequence[Record], kept: Sequence[Record], is_imported: bool
-) -> tuple[list[TrainRecord], list[int], int]:
-    """Returns the kept train records, the steps of each, and how many steps came before the first record of all."""
-    covered = zip(records_of(records, TrainRecord), steps_covered(records), strict=True)
-    by_record = {id(record): num_steps for record, num_steps in covered}
-    train = records_of(kept, TrainRecord)
-    steps = [by_record[id(record)] for record in train]
-    # A run that moved to a host without its earlier records begins with a restart.
-    unseen = records[0].step if records and isinstance(records[0], RestartRecord) else 0
-    if is_imported and len(steps) > 1 and steps[0] > _MIDWAY_FACTOR * max(steps[1:]):
-        # Other trainers do not say where their log begins: the first interval is taken to be as long as the others.
-        first = int(np.median(steps[1:]))
-        unseen, steps[0] = train[0].step - first, first
-    return train, steps, unseen
-
-
-def _restart(record: RestartRecord, repeated: Sequence[TrainRecord], before: Record) -> Restart:
-    is_timed = before.time is not None and record.time is not None
-    num_steps = max((each.step for each in repeated), default=record.step) - record.step
-    seconds = [each.seconds_per_step for each in repeated if each.seconds_per_step is not None]
-    return Restart(
-        step=record.step,
-        cause=record.cause or "",
-        repeated_steps=num_steps,
-        repeated_seconds=num_steps * (sum(seconds) / len(seconds)) if seconds else 0.0,
-        silent_seconds=max(0.0, (record.time or 0.0) - (before.time or 0.0)) if is_timed else None,
-    )
+    is_early = planned is not None and last is not None and last + max(evidence.train_steps, default=0) < planned
+    # The last epoch may have begun without its end being logged.
+    is_early = is_early or (facts.epochs_done or 0.0) + 1 < (facts.epochs_planned or 0.0)
+    is_stopped = facts.is_finished is False or is_early or (launch is not None and launch.end == "stopped")
+    return "stopped" if is_stopped else "unknown"
 
 
 def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
     """The largest number of spans that hold the same moment."""
     return max((sum(begin <= moment <= end for begin, end in spans) for moment, _ in spans), default=0)
-
-
-def _last_of_each_step(evaluations: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:
-    """Returns one evaluation per step, in order of steps: a resumed run may evaluate a step again."""
-    return [record for _, record in sorted({record.step: record for record in evaluations}.items())]

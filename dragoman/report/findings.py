@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dragoman.diagnosis.forecast import Forecast, forecast, smallest_smoothed_loss
-from dragoman.diagnosis.learning_curve import RateOfStep
 from dragoman.diagnosis.network_estimate import (
     NetworkEstimate,
     RunFacts,
@@ -19,12 +18,17 @@ from dragoman.diagnosis.network_estimate import (
 from dragoman.diagnosis.overfitting import Overfitting, find_overfitting
 from dragoman.diagnosis.step_model import SHORTEST_STEP
 from dragoman.diagnosis.verdict import Verdict, verdict_of_records
-from dragoman.model.shape import ModelShape, load_preset, preset_names
-from dragoman.report.evidence import Curve, Evidence, Floats, Restart, curve
+from dragoman.model.shape import ModelShape
+from dragoman.report.best_checkpoint import BestCheckpoint, find_best_checkpoint
+from dragoman.report.evidence import Curve, Evidence, Floats, curve
+from dragoman.report.learning_rates import LearningRates, learning_rates
 from dragoman.report.machines import MachineSeries, read_machines
-from dragoman.report.run_tables import scheduled_training
-from dragoman.run.config import TrainingSettings
-from dragoman.run.schedule import build_schedule
+from dragoman.report.nan_loss import NanLoss, find_nan_loss
+from dragoman.report.progress import RunProgress, find_progress
+from dragoman.report.record_reading import Restart
+from dragoman.report.scores import FailedScore, TaskScore, choose_task_score, find_failed_scores, without_failed_scores
+from dragoman.report.time_use import TimeUse, use_of_imported_run, use_of_own_run
+from dragoman.run.records import EvaluationRecord
 
 _OUTLIER_DEVIATIONS = 6.0
 """Robust standard deviations above the median from which an interval is an outlier."""
@@ -78,39 +82,6 @@ def _drift(values: Floats) -> float | None:
 
 _HALF_GRADIENTS = ("fairseq",)
 """Trainers that send gradients in half precision when they train in it."""
-_SAME_SHAPE = 0.02
-"""Largest relative distance of recorded learning rates from a known shape."""
-FEWEST_RATES = 5
-_LARGEST_RATE = 1e15
-
-
-@dataclass(frozen=True)
-class LearningRates:
-    """Learning rate of a run at any step, also at steps after its end."""
-
-    rate: RateOfStep
-    settings: TrainingSettings | None
-    """None where the formula is not known."""
-    width: int | None
-    recorded: Curve
-    assumption: str
-    """Assumption about rates after the last record; empty where the formula is known."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the formula or any recorded rate is known."""
-        return self.settings is not None or len(self.recorded[0]) > 0
-
-    @property
-    def typical_deviation(self) -> float | None:
-        """Median relative distance of recorded rates from the formula; None where one of them is missing."""
-        steps, rates = self.recorded
-        if self.settings is None or not len(steps):
-            return None
-        # The record of step s shows the rate of the s-th update; other trainers may count from 0.
-        expected = np.array([self.rate(max(0, int(step) - 1)) for step in steps])
-        errors = np.abs(rates - expected) / np.maximum(expected, 1e-30)
-        return float(np.median(errors))
 
 
 @dataclass(frozen=True)
@@ -141,34 +112,55 @@ class Findings:
         return describe_step_times(self.evidence.step_seconds, self.interval_steps)
 
     @cached_property
-    def training_seconds(self) -> float | None:
-        """Total time of all steps, evaluations included where the step times include them."""
-        if self.evidence.train and (recorded := self.evidence.train[-1].training_seconds) is not None:
-            return recorded
-        seconds = self.evidence.step_seconds
-        if not len(seconds) and self.step_times is not None and self.evidence.last_step:
-            return self.step_times.mean * self.evidence.last_step
-        return float(np.sum(seconds * self.interval_steps)) if len(seconds) else None
+    def time_use(self) -> TimeUse | None:
+        """Training, evaluations, saving and standstill; None where no time is known."""
+        evidence, times = self.evidence, self.step_times
+        if not evidence.is_imported:
+            whole = self.wall_seconds
+            return None if whole is None else use_of_own_run(evidence, whole, self.pause_seconds)
+        if times is None:
+            return None
+        if len(evidence.step_seconds):
+            return use_of_imported_run(evidence, times.median)
+        found = TimeUse(is_estimated=True)
+        found.seconds["training"] = times.mean * (evidence.num_steps or 0)
+        return found
 
-    @property
-    def whole_step_seconds(self) -> float | None:
-        """Seconds per step, with its share of evaluations and checkpoints."""
-        if self.training_seconds is not None and self.evidence.num_steps:
-            return self.training_seconds / self.evidence.num_steps
-        return self.step_times.mean if self.step_times else None
+    @cached_property
+    def seconds_per_further_step(self) -> float | None:
+        """Median time of a step with its share of evaluations and checkpoints, for forecasts; without standstill."""
+        if self.step_times is None:
+            return None
+        if self.step_times.p95 is None:
+            return self.step_times.mean  # evaluations are part of the trainer's own mean
+        overhead = self.time_use.per_step(self.evidence.num_steps or 0) if self.time_use else 0.0
+        return self.step_times.median + overhead
 
     @cached_property
     def wall_seconds(self) -> float | None:
-        """Time from the first record to the last, without pauses; steps that were trained again count again."""
-        facts = self.evidence.facts
+        """Time from the start to the last record, without pauses; steps that were trained again count again."""
+        if self.evidence.is_imported and self.time_use is not None:
+            # A summary by the trainer itself is exact; a log without a clock only has the sum of its steps.
+            total = self.evidence.facts.training_seconds if self.evidence.facts.clock == "reconstructed" else None
+            return max(total or 0.0, self.time_use.whole) or None
         times = [record.time for record in self.evidence.records if record.time is not None]
-        if facts.clock == "reconstructed" or len(times) < 2:
-            repeated = sum(restart.repeated_seconds for restart in self.evidence.restarts)
-            return None if self.training_seconds is None else self.training_seconds + repeated
-        whole = max(times) - min([*times, *([facts.started] if facts.started else [])])
+        least = 0.0 if self.evidence.is_imported else self._least_seconds or 0.0
+        if len(times) < 2 or self.evidence.facts.clock == "reconstructed":
+            return least or None
+        started = self.evidence.facts.started
+        whole = max(times) - min([*times, *([started] if started else [])])
         # The first record is written after the first steps.
-        least = 0.0 if self.evidence.is_imported else self.training_seconds or 0.0
         return max(least, whole - self.pause_seconds)
+
+    @property
+    def _least_seconds(self) -> float | None:
+        """Time that our own run recorded, or else that of its steps."""
+        recorded = self.evidence.train[-1].training_seconds if self.evidence.train else None
+        seconds = self.evidence.step_seconds
+        if recorded is None and len(seconds):
+            repeated = sum(restart.repeated_seconds for restart in self.evidence.restarts)
+            return float(np.sum(seconds * self.interval_steps)) + repeated
+        return recorded
 
     @property
     def pauses(self) -> list[Restart]:
@@ -195,10 +187,55 @@ class Findings:
         """The learning rate at any step."""
         return learning_rates(self.evidence)
 
+    @cached_property
+    def failed_scores(self) -> list[FailedScore]:
+        """Scores that are left out because the scoring failed."""
+        return find_failed_scores(self._evaluations_before_nan)
+
+    @cached_property
+    def evaluations(self) -> list[EvaluationRecord]:
+        """Evaluations to judge the model by: none after the loss became NaN, and no score whose scoring failed."""
+        return without_failed_scores(self._evaluations_before_nan, self.failed_scores)
+
+    @property
+    def _evaluations_before_nan(self) -> list[EvaluationRecord]:
+        nan_step = self.evidence.first_nan_step
+        return [each for each in self.evidence.evaluations if nan_step is None or each.step < nan_step]
+
+    @cached_property
+    def score(self) -> TaskScore | None:
+        """The score of the translations: BLEU, else chrF, else another; None where there is none."""
+        settings = self.evidence.settings
+        own = settings.checkpoints.best_by or settings.evaluation.metric
+        return choose_task_score(self.evaluations, own or self.evidence.facts.metric)
+
+    @cached_property
+    def best_checkpoint(self) -> BestCheckpoint | None:
+        """The checkpoint to use; None where nothing was evaluated."""
+        settings = self.evidence.settings
+        is_by_loss = (settings.checkpoints.best_by or settings.evaluation.metric) == "loss"
+        return find_best_checkpoint(self.evaluations, self.score, is_by_loss, bool(self.evidence.start_from))
+
+    @cached_property
+    def nan_loss(self) -> NanLoss | None:
+        """Since when the loss is not a number; None where it is one."""
+        return find_nan_loss(self.evidence, self.seconds_per_further_step)
+
+    @cached_property
+    def progress(self) -> RunProgress:
+        """Steps done of steps planned, and what the rest would take."""
+        return find_progress(self.evidence, self.seconds_per_further_step)
+
+    @property
+    def loss_unit(self) -> str:
+        """Label of the axis of losses: the unit, where it is known."""
+        unit = self.evidence.facts.loss_unit if self.evidence.is_imported else "nats per token"
+        return f"loss in {unit}" if unit and unit != "unknown" else "loss as logged, unit unknown"
+
     @property
     def bleu_name(self) -> str:
         """Field of evaluations that holds BLEU: real translations are preferred to teacher forcing."""
-        has_bleu = any(each.bleu is not None for each in self.evidence.evaluations)
+        has_bleu = any(each.bleu is not None for each in self.evaluations)
         return "bleu" if has_bleu else "teacher_forced_bleu"
 
     @property
@@ -209,7 +246,7 @@ class Findings:
     @cached_property
     def bleu(self) -> Curve:
         """Steps and BLEU from 0 to 100."""
-        steps, values = curve(self.evidence.evaluations, self.bleu_name)
+        steps, values = curve(self.evaluations, self.bleu_name)
         return steps, values * (100 if self.is_bleu_forced else 1)
 
     @property
@@ -220,11 +257,13 @@ class Findings:
     @cached_property
     def dev_loss(self) -> Curve:
         """Steps and losses of evaluations."""
-        return curve(self.evidence.evaluations, "loss")
+        return curve(self.evaluations, "loss")
 
     @cached_property
     def loss_forecast(self) -> Forecast | None:
         """Dev loss that more steps would reach."""
+        if self.evidence.first_nan_step is not None:
+            return None
         return forecast("loss", *_as_lists(self.dev_loss), self.rates.rate, self.lowest_loss)
 
     @property
@@ -238,13 +277,15 @@ class Findings:
     @cached_property
     def bleu_forecast(self) -> Forecast | None:
         """BLEU that more steps would reach."""
+        if self.evidence.first_nan_step is not None or not self.bleu[1].any():
+            return None
         return forecast("bleu", *_as_lists(self.bleu), self.rates.rate)
 
     @cached_property
     def comparable_train_loss(self) -> tuple[Floats | None, bool]:
         """Training loss at the steps of evaluations, and whether it was measured like theirs, without dropout."""
         steps, losses = self.dev_loss
-        _, sample = curve(self.evidence.evaluations, "train_sample_loss")
+        _, sample = curve(self.evaluations, "train_sample_loss")
         if len(sample) == len(losses) and len(sample):
             return sample, True
         train_steps, train = curve(self.evidence.train, "loss")
@@ -312,6 +353,7 @@ def _network_setting(evidence: Evidence, times: StepTimes) -> RunFacts:
         tokens_per_rank=_tokens_per_rank(evidence, times, assumptions),
         shape=_shape(evidence),
         assumptions=assumptions,
+        trainer=evidence.trainer,
     )
 
 
@@ -343,70 +385,3 @@ def _shape(evidence: Evidence) -> ModelShape | None:
     width, feed_forward, heads, encoder_layers, decoder_layers = (int(size or 0) for size in sizes)
     vocab_size = int(facts.vocab_size) if facts.vocab_size else None
     return shape_of(width, feed_forward, heads, encoder_layers, decoder_layers, vocab_size)
-
-
-def learning_rates(evidence: Evidence) -> LearningRates:
-    """Finds the learning rates from the settings if they are complete, otherwise from the records."""
-    recorded = curve(evidence.train, "learning_rate")
-    width = _width(evidence)
-    settings = scheduled_training(evidence.config)
-    if settings is not None and (width is not None or settings.schedule != "transformer"):
-        return LearningRates(_bounded(build_schedule(settings, width or 1)), settings, width, recorded, "")
-    if len(recorded[0]) >= FEWEST_RATES:
-        rate, assumption = _continue_records(*recorded)
-        return LearningRates(rate, None, width, recorded, assumption)
-    assumption = "The learning rate is not known; it is assumed to be constant."
-    return LearningRates(lambda _: 1.0, None, width, recorded, assumption)
-
-
-def _bounded(rate: RateOfStep) -> RateOfStep:
-    """Clamps the rate so that sums stay finite, whatever the settings are."""
-
-    def bounded(step: int) -> float:
-        try:
-            return min(_LARGEST_RATE, rate(step))
-        except OverflowError:
-            return _LARGEST_RATE
-
-    return bounded
-
-
-def _width(evidence: Evidence) -> int | None:
-    model = evidence.settings.model
-    known: list[float | None] = [
-        evidence.shape.width if evidence.shape else None,
-        model.width,
-        load_preset(model.preset).width if model.preset in preset_names() else None,
-        evidence.facts.width,
-    ]
-    return next((int(width) for width in known if width and width > 0), None)
-
-
-def _continue_records(steps: Floats, rates: Floats) -> tuple[RateOfStep, str]:
-    """Interpolates the recorded rates, and continues them with the shape that their second half has."""
-    half = len(steps) // 2
-    late_steps, late_rates = steps[half:], rates[half:]
-    last_step, last_rate = float(steps[-1]), float(rates[-1])
-
-    def inside(step: int) -> float:
-        return float(np.interp(step, steps, rates))
-
-    if _is_close(late_rates, last_rate * np.sqrt(last_step / np.maximum(late_steps, 1))):
-        return (
-            lambda step: inside(step) if step <= last_step else last_rate * (last_step / step) ** 0.5,
-            "After the last record the learning rate is assumed to keep falling with the square root of the step.",
-        )
-    slope = (late_rates[-1] - late_rates[0]) / max(1.0, late_steps[-1] - late_steps[0])
-    if slope < 0 and _is_close(late_rates, last_rate + slope * (late_steps - last_step)):
-        return (
-            lambda step: inside(step) if step <= last_step else max(0.0, last_rate + slope * (step - last_step)),
-            "After the last record the learning rate is assumed to keep falling linearly.",
-        )
-    return (
-        lambda step: inside(step) if step <= last_step else last_rate,
-        "After the last record the learning rate is assumed to stay the same.",
-    )
-
-
-def _is_close(rates: Floats, shape: Floats) -> bool:
-    return bool(np.all(np.abs(rates - shape) <= _SAME_SHAPE * np.maximum(np.abs(shape), 1e-30)))

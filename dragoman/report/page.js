@@ -3,7 +3,6 @@
 (() => {
   const NUM_COLOURS = 8;
   const REACH = 6;
-  const charts = JSON.parse(document.getElementById("values").textContent);
   const root = document.documentElement;
 
   function setUpTheme() {
@@ -75,8 +74,7 @@
     return element;
   }
 
-  function setUpHover(figure) {
-    const chart = charts[figure.dataset.chart];
+  function setUpHover(figure, chart) {
     const svg = figure.querySelector("svg");
     const [left, top, right, bottom] = svg.dataset.frame.split(" ").map(Number);
     const [xScale, yScale] = svg.dataset.scales.split(" ");
@@ -154,7 +152,17 @@
     svg.addEventListener("keydown", step);
   }
 
+  // A live page replaces charts; those that stayed are set up already.
+  function setUpCharts() {
+    const charts = JSON.parse(document.getElementById("values").textContent);
+    document.querySelectorAll("figure[data-chart]:not([data-ready])").forEach((figure) => {
+      figure.dataset.ready = "";
+      setUpHover(figure, charts[figure.dataset.chart]);
+    });
+  }
+
   setUpTheme();
   setUpPrinting();
-  document.querySelectorAll("figure[data-chart]").forEach(setUpHover);
+  setUpCharts();
+  document.addEventListener("pagechange", setUpCharts);
 })();

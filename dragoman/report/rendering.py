@@ -19,13 +19,14 @@ from markupsafe import Markup
 
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.diagnosis.wording import CAUSE_NAMES
-from dragoman.report.charts import MOST_POINTS, draw_chart, thin_chart
+from dragoman.report.charts import MOST_POINTS, NORMAL_SIZE, SMALL_SIZE, ChartSize, draw_chart, thin_chart
 from dragoman.report.content import (
     Answer,
     Chart,
     Comparison,
     Report,
     ReportSection,
+    ReportWarning,
     Series,
     Table,
     TranslationSample,
@@ -38,11 +39,18 @@ _NUM_DOTS = 5
 _NUM_WARNINGS_SHOWN = 3
 _NUM_LINES_SHOWN = 12
 """Longer text is folded."""
-NOT_KNOWN = "Not enough data to say what limited this run."
+NOT_KNOWN = "Not known."
 _COLOUR = re.compile(r"(--[\w-]+): light-dark\((#\w+), (#\w+)\);")
 _MARKUP = re.compile(r"[\\`*_{}\[\]#|~!$]")
 _START_OF_BLOCK = re.compile(r"^([-+=]|\d+(?=[.)](?:\s|$)))")
 _START_OF_LINK = re.compile(r"(?=://|@)|(?<=www)(?=\.)", re.IGNORECASE)
+_END_OF_SENTENCE = re.compile(r"""(?<=[^.\s][^.\s][.!?])\s+(?=[^a-z\s])""")
+"""A full stop after at least two characters, then something that does not begin with a small letter."""
+_STATE_SIGNS = {"good": "✓", "neutral": "◐", "bad": "✗"}
+_MOST_TILES_IN_A_ROW, _MEDIUM_COLUMNS = 5, 4
+_STATE_COLUMNS = 2
+"""Least width of the tile of the state, in columns of a wide page."""
+_SMALLEST_SHARE = 0.005
 _CONFIDENCE_WORDS = ((0.9, "certain"), (0.7, "quite sure"), (0.5, "likely"), (0.0, "a guess"))
 
 
@@ -56,6 +64,15 @@ class SentenceOverTime:
 
 
 @dataclass(frozen=True)
+class LivePart:
+    """What keeps a page in a browser up to date."""
+
+    strip: Markup
+    """Element above the page: the state of the run now."""
+    script: str
+
+
+@dataclass(frozen=True)
 class _Drawing:
     """A chart and its SVG."""
 
@@ -63,31 +80,112 @@ class _Drawing:
     svg: Markup
 
 
-def render_page(report: Report | Comparison) -> str:
-    """Renders report.html."""
-    answers, sections = _with_unique_keys(report)
+def render_page(report: Report | Comparison, live: LivePart | None = None) -> str:
+    """Renders report.html, or a page that a server keeps up to date."""
+    overview, answers, sections = _with_unique_keys(report)
+    state = report.state if isinstance(report, Report) else None
+    figures = report.figures if isinstance(report, Report) else {}
+    size = SMALL_SIZE if len(overview.charts) > 1 else NORMAL_SIZE
+    drawings = {chart.key: _draw(chart, size) for chart in overview.charts}
     blocks: list[Answer | ReportSection] = [*answers, *sections]
-    all_charts = [chart for block in blocks for chart in block.charts]
-    drawings = {chart.key: _Drawing(chart, Markup(draw_chart(chart))) for chart in all_charts}  # noqa: S704 ours, escaped
-    script = _own_file("page.js")
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            figures=report.figures if isinstance(report, Report) else {},
-            answers=answers,
-            sections=sections,
-            drawings={key: drawing for key, drawing in drawings.items() if drawing.svg},
-            hover=hover_data(all_charts),
-            verdict=report.verdict if isinstance(report, Report) else None,
-            style=Markup(_style()),  # noqa: S704 a file of this package
-            script=Markup(script),  # noqa: S704 a file of this package
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            num_warnings_shown=_NUM_WARNINGS_SHOWN,
-            num_lines_shown=_NUM_LINES_SHOWN,
-        )
+    drawings |= {chart.key: _draw(chart) for block in blocks for chart in block.charts}
+    body = make_environment("dragoman.report").get_template("page.html.j2")
+    markup = body.render(
+        report=report,
+        state=state,
+        state_sign=_STATE_SIGNS[state.mood] if state else "",
+        is_bad=state is not None and state.mood == "bad",
+        figures=figures,
+        tile_layout=_tile_layout(len(figures)),
+        overview=overview,
+        answers=answers,
+        sections=sections,
+        drawings={key: drawing for key, drawing in drawings.items() if drawing.svg},
+        verdict=report.verdict if isinstance(report, Report) and _says_something(report) else None,
+        warnings=[_folded(warning) for warning in report.warnings],
+        num_warnings_shown=_NUM_WARNINGS_SHOWN,
+        num_lines_shown=_NUM_LINES_SHOWN,
     )
+    charts = [drawing.chart for drawing in drawings.values()]
+    return render_frame(report.title, Markup(markup), charts, live)  # noqa: S704 the template escapes
+
+
+def _says_something(report: Report) -> bool:
+    """Whether to show what limited a run: one that made no step was limited by nothing."""
+    return report.verdict is not None and (report.verdict.is_known or bool(report.overview))
+
+
+def render_frame(
+    title: str,
+    body: Markup,
+    charts: Sequence[Chart] = (),
+    live: LivePart | None = None,
+    own_scripts: Sequence[str] = (),
+) -> str:
+    """Renders a complete page around its content, with the style and the scripts that its policy allows."""
+    # The live script comes first: it compares the page with newer ones before page.js has changed it.
+    scripts = [*([live.script] if live else []), *own_scripts, _own_file("page.js")]
+    frame = make_environment("dragoman.report").get_template("frame.html.j2")
+    return frame.render(
+        title=title,
+        policy=Markup(content_policy(scripts, is_live=live is not None)),  # noqa: S704 ours
+        style=Markup(_style()),  # noqa: S704 a file of this package
+        body=body,
+        hover=hover_data(charts),
+        live=live,
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 files of this package
+    )
+
+
+def content_policy(scripts: Sequence[str], is_live: bool) -> str:
+    """Returns the Content-Security-Policy of a page: it runs only these scripts and loads nothing."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    rules = [
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",
+        f"script-src {allowed}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    # A page on its own asks for nothing; a live one asks its server for newer figures.
+    return "; ".join([*rules, "connect-src 'self'"] if is_live else rules)
+
+
+def _draw(chart: Chart, size: ChartSize = NORMAL_SIZE) -> _Drawing:
+    return _Drawing(chart, Markup(draw_chart(chart, size)))  # noqa: S704 ours, escaped
+
+
+def _tile_layout(num_figures: int) -> str:
+    """Returns the columns of the tiles, and how many the state takes, so that every row is full at every width."""
+    num_rows = 1 if num_figures <= _MOST_TILES_IN_A_ROW else 2
+    columns = -(-(num_figures + _STATE_COLUMNS) // num_rows)
+    wide_span = num_rows * columns - num_figures
+    medium_span = _MEDIUM_COLUMNS - num_figures % _MEDIUM_COLUMNS
+    last_span = 1 + num_figures % 2
+    return f"--columns: {columns}; --span: {wide_span}; --medium-span: {medium_span}; --last-span: {last_span}"
+
+
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a text."""
+    return _split_sentence(text)[0]
+
+
+def _split_sentence(text: str) -> tuple[str, str]:
+    """Splits text after its first sentence; "e.g. this" and "1.5" end none."""
+    match = _END_OF_SENTENCE.search(text)
+    return (text[: match.start()], text[match.end() :]) if match else (text, "")
+
+
+def _short_answer(answer: Answer) -> str:
+    return answer.short or first_sentence(answer.answer)
+
+
+def _folded(warning: ReportWarning) -> ReportWarning:
+    """Moves what follows the first sentence of a message to its detail, which is folded."""
+    message, rest = _split_sentence(warning.message)
+    return replace(warning, message=message, detail=" ".join(filter(None, (rest, warning.detail))))
 
 
 def describe_confidence(confidence: float) -> str:
@@ -101,9 +199,9 @@ def describe_bottleneck(verdict: Verdict) -> str:
     """Names the bottleneck, with its share of the time and how certain it is."""
     if not verdict.is_known:
         return NOT_KNOWN
-    confidence = describe_confidence(verdict.confidence)
     name = CAUSE_NAMES.get(verdict.bottleneck, verdict.bottleneck)
-    return f"{name.capitalize()}, {verdict.share:.0%} of the time ({confidence})"
+    share = f", {verdict.share:.0%} of the time" if verdict.share >= _SMALLEST_SHARE else ""
+    return f"{name.capitalize()}{share} ({describe_confidence(verdict.confidence)})"
 
 
 def sentences_over_time(samples: Sequence[TranslationSample]) -> list[SentenceOverTime]:
@@ -149,7 +247,7 @@ def _round(value: float | None, num_digits: int) -> float | None:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _with_unique_keys(report: Report | Comparison) -> tuple[list[Answer], list[ReportSection]]:
+def _with_unique_keys(report: Report | Comparison) -> tuple[ReportSection, list[Answer], list[ReportSection]]:
     """Renames charts that are shown twice: an id may occur only once on a page."""
     num_seen: dict[str, int] = {}
 
@@ -159,8 +257,9 @@ def _with_unique_keys(report: Report | Comparison) -> tuple[list[Answer], list[R
             number = num_seen[chart.key]
             yield chart if number == 1 else replace(chart, key=f"{chart.key}--{number}")
 
-    answers = report.answers if isinstance(report, Report) else ()
+    answers, overview = (report.answers, report.overview) if isinstance(report, Report) else ((), ())
     return (
+        ReportSection("", charts=list(renamed(overview))),
         [replace(answer, charts=list(renamed(answer.charts))) for answer in answers],
         [replace(section, charts=list(renamed(section.charts))) for section in report.sections],
     )
@@ -203,9 +302,10 @@ def _own_file(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def make_environment(package: str) -> Environment:
+    """Returns what renders the templates of a package; all values are escaped."""
     environment = Environment(
-        loader=PackageLoader("dragoman.report", ""),
+        loader=PackageLoader(package, ""),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalize,
@@ -216,6 +316,8 @@ def _environment() -> Environment:
         "dots": _dots,
         "describe_bottleneck": describe_bottleneck,
         "describe_confidence": describe_confidence,
+        "first_sentence": first_sentence,
+        "short_answer": _short_answer,
         "script_json": _script_json,
         "sentences_over_time": sentences_over_time,
     }
@@ -245,6 +347,10 @@ def escape_text(text: str) -> str:
 
 
 def _overview(report: Report | Comparison) -> Iterator[str]:
+    if isinstance(report, Report):
+        yield " ".join(
+            filter(None, (f"**State:** {escape_text(report.state.text)}.", escape_text(report.state.detail)))
+        )
     if isinstance(report, Report) and report.figures:
         yield _grid(["figure", "value"], report.figures.items(), numeric_columns=(1,))
     if isinstance(report, Report) and report.verdict is not None:
@@ -252,7 +358,7 @@ def _overview(report: Report | Comparison) -> Iterator[str]:
         yield escape_text(report.verdict.why)
     if report.warnings:
         yield "**Warnings**"
-        yield _list(report.warnings)
+        yield _list([str(warning) for warning in report.warnings])
 
 
 def _answer_blocks(number: int, answer: Answer) -> Iterator[str]:

@@ -22,7 +22,7 @@ from pydantic import (
 from dragoman.run.config import TrainingSettings
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
-from dragoman.run.records import Count, ImportedFacts, ImportedFailure, Number, Text, validate_known
+from dragoman.run.records import Count, ImportedFacts, ImportedFailure, ImportedLaunch, Number, Text, validate_known
 
 
 class _Table(BaseModel):
@@ -54,10 +54,17 @@ class _TrainingTable(_Table):
     label_smoothing: Number | None = None
     precision: Text | None = None
     price_per_hour: Number | None = None
+    warmup_steps: Count | None = None
+    clip_norm: Number | None = None
+
+
+class _EvaluationTable(_Table):
+    metric: Text | None = None
 
 
 class _CheckpointsTable(_Table):
     save_every: Number | None = None
+    best_by: Text | None = None
 
 
 class _ProvenanceTable(_Table):
@@ -71,6 +78,7 @@ class RecordedConfig(_Table):
     data: _DataTable = _DataTable()
     model: _ModelTable = _ModelTable()
     training: _TrainingTable = _TrainingTable()
+    evaluation: _EvaluationTable = _EvaluationTable()
     checkpoints: _CheckpointsTable = _CheckpointsTable()
     provenance: _ProvenanceTable = _ProvenanceTable()
 
@@ -116,6 +124,10 @@ class ImportedFile(_Table):
     printed_config: dict[str, Any] = {}
     """Configuration as the trainer printed it."""
     failures: list[ImportedFailure] = []
+    launches: list[ImportedLaunch] = []
+    """All starts of the trainer that the log shows, in order."""
+    left_out: list[Text] = []
+    """Messages about files that were not read, and why."""
     notes: list[Text] = []
     """Messages about information that the log lacks."""
     asked_for: list[Text] = []

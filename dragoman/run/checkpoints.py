@@ -1,14 +1,16 @@
-"""Checkpoints as files: which are complete, which is the best, which one a name means. Needs no torch."""
+"""Checkpoints as files: which are complete, which is the best, which ones a name means. Needs no torch."""
 
 import math
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import LaterFormatError, read_json, require_known_format, sha256
-from dragoman.run.folder import RunFolder
+from dragoman.run.folder import RunFolder, checkpoint_step
 
 if TYPE_CHECKING:
     from dragoman.run.config import Metric
@@ -16,21 +18,53 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 """Format of state.json and manifest.json."""
 MODEL_FILE = "model.safetensors"
+"""The weights that training continues from."""
+AVERAGED_FILE = "averaged.safetensors"
+"""An average of weights, which a translator uses where state.json says so."""
 OPTIMIZER_FILE = "optimizer.safetensors"
+REPLICAS_FILE = "replicas.safetensors"
+"""Weights, moments and unsent differences of each replica, where replicas differ."""
 STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
+OPTIONAL_FILES = (AVERAGED_FILE, REPLICAS_FILE)
+"""Files that only some checkpoints have."""
 TRANSLATOR_FILES = (MODEL_FILE, STATE_FILE)
 RESUME_FILES = (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE)
 SavedEvaluation = dict[str, Any]
 """The figures in state.json by which checkpoints are ranked, and the tokenizer that cut text into words for BLEU."""
-_METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss"}
+START_FOLDER = "start"
+"""Folder of a run that holds the weights it started from, if those are of another run."""
+WeightsName = Literal["trained", "averaged"]
+METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss"}
 
 
 # Complete ones
 
 
-def verify_checkpoint(checkpoint: Path, names: tuple[str, ...] = RESUME_FILES) -> None:
-    """Compares files with the sizes and SHA-256 in the manifest; a UserError names the first that differs."""
+def resume_files(checkpoint: Path) -> tuple[str, ...]:
+    """Returns the files that training continues from, with a moving average and the state of replicas if it has any."""
+    average = _read_from_state(checkpoint, "average")
+    is_moving = isinstance(average, dict) and average.get("kind") == "ema"
+    replicas = _read_from_state(checkpoint, "has_replicas")
+    return (*RESUME_FILES, *([AVERAGED_FILE] if is_moving else []), *([REPLICAS_FILE] if replicas is True else []))
+
+
+def translator_files(checkpoint: Path) -> tuple[str, ...]:
+    """Returns the files that a translator needs: the weights that state.json names, and itself."""
+    return weights_file(checkpoint), STATE_FILE
+
+
+def weights_file(checkpoint: Path) -> str:
+    """Returns the name of the file with the weights that a translator should use."""
+    return AVERAGED_FILE if _read_from_state(checkpoint, "weights") == "averaged" else MODEL_FILE
+
+
+def verify_checkpoint(checkpoint: Path, names: tuple[str, ...] | None = None) -> None:
+    """Compares files with the sizes and SHA-256 in the manifest; a UserError names the first that differs.
+
+    Without names, compares what training continues from.
+    """
+    names = resume_files(checkpoint) if names is None else names
     for name, digest in check_sizes(checkpoint, names).items():
         try:
             is_same = sha256(checkpoint / name) == digest
@@ -153,6 +187,8 @@ def rank_steps(run: RunFolder, steps: Iterable[int], best_by: "Metric") -> list[
 
 # Names
 
+_WHICH_ONES = "--checkpoint takes best, latest, a step number, average:best:N or average:last:N"
+
 
 def find_checkpoint(run: RunFolder, which: str, best_by: "Metric", warn: Callable[[str], None]) -> Path:
     """Finds the intact checkpoint of "best", "latest" or a step number, with all that a translator needs.
@@ -165,7 +201,7 @@ def find_checkpoint(run: RunFolder, which: str, best_by: "Metric", warn: Callabl
     is_name = which in ("best", "latest")
     try:
         checkpoint = _follow_link(run, which) if is_name else _numbered_checkpoint(run, which)
-        verify_checkpoint(checkpoint, TRANSLATOR_FILES)
+        verify_checkpoint(checkpoint, translator_files(checkpoint))
     except LaterFormatError:
         raise
     except UserError as error:
@@ -177,7 +213,7 @@ def find_checkpoint(run: RunFolder, which: str, best_by: "Metric", warn: Callabl
 
 def _numbered_checkpoint(run: RunFolder, number: str) -> Path:
     if not (number.isascii() and number.isdecimal()):
-        raise UsageError(f"--checkpoint takes best, latest or a step number, not {number!r}.")
+        raise UsageError(f"{_WHICH_ONES}, not {number!r}.")
     steps = {str(step): step for step in run.checkpoint_steps()}
     step = steps.get(number.lstrip("0") or "0")
     if step is None:
@@ -220,15 +256,80 @@ def _find_substitute(
     evaluated = rank_steps(run, newest_first, best_by) if name == "best" else []
     for step in dict.fromkeys(evaluated + newest_first):
         try:
-            verify_checkpoint(run.checkpoint(step), TRANSLATOR_FILES)
+            verify_checkpoint(run.checkpoint(step), translator_files(run.checkpoint(step)))
         except LaterFormatError:
             raise
         except UserError:
             continue
-        why = f"the best intact one by {_METRIC_NAMES[best_by]}" if step in evaluated else "the newest intact one"
+        why = f"the best intact one by {METRIC_NAMES[best_by]}" if step in evaluated else "the newest intact one"
         if name == "best" and not evaluated and not (run.checkpoints / name).is_symlink():
             warn(f"No checkpoint of {run.path} was evaluated yet: using the newest intact one, of step {step:,}.")
         else:
             warn(f"{problem} Using the checkpoint of step {step:,} instead, {why}.")
         return run.checkpoint(step)
     raise UserError(f"No checkpoint of {run.path} is intact: {problem}")
+
+
+# Averages
+
+
+@dataclass(frozen=True)
+class AverageOf:
+    """Which checkpoints to average: the best or the last ones."""
+
+    order: Literal["best", "last"]
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> "AverageOf":
+        """Reads "best:5" or "last:8"; a ValueError says what is wrong."""
+        match = re.fullmatch(r"(best|last):([1-9]\d{0,3})", text, re.ASCII)
+        if match is None:
+            raise ValueError(f"{text!r} must be best:N or last:N, for example best:5")
+        return cls("best" if match[1] == "best" else "last", int(match[2]))
+
+    def choose(self, run: RunFolder, steps: Iterable[int], best_by: "Metric") -> list[int]:
+        """Orders the steps that may be averaged, the first choice first; the untrained model is none of them."""
+        trained = sorted((step for step in steps if step > 0), reverse=True)
+        return rank_steps(run, trained, best_by) if self.order == "best" else trained
+
+
+def parse_average_name(which: str) -> AverageOf | None:
+    """Reads "average:best:5"; None for other names, and a UsageError for a wrong average."""
+    if not which.startswith("average"):
+        return None
+    try:
+        return AverageOf.parse(which.removeprefix("average").removeprefix(":"))
+    except ValueError:
+        raise UsageError(f"{_WHICH_ONES}, not {which!r}.") from None
+
+
+def find_checkpoints_to_average(
+    run: RunFolder,
+    average: AverageOf,
+    best_by: "Metric",
+    warn: Callable[[str], None],
+    steps: Iterable[int] | None = None,
+) -> list[Path]:
+    """Finds the intact checkpoints of an average in the order of their steps; `warn` is told where some are missing.
+
+    `steps` are those that may be used, all where it is None.
+    """
+    found: list[Path] = []
+    for step in average.choose(run, run.checkpoint_steps() if steps is None else steps, best_by):
+        if len(found) == average.number:
+            break
+        try:
+            verify_checkpoint(run.checkpoint(step), TRANSLATOR_FILES)
+        except LaterFormatError:
+            raise
+        except UserError as error:
+            warn(f"Leaving a checkpoint out of the average: {error}")
+        else:
+            found.append(run.checkpoint(step))
+    if not found:
+        kind = "evaluated" if average.order == "best" else "trained"
+        raise UserError(f"{run.path} has no intact checkpoint of a {kind} model to average.")
+    if len(found) < average.number:
+        warn(f"Only {len(found)} of {average.number} checkpoints to average are there: using these.")
+    return sorted(found, key=checkpoint_step)

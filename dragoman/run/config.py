@@ -4,12 +4,13 @@ The text under a field is its documentation; docs/write_configuration.py writes 
 """
 
 import os
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dragoman.run.errors import UsageError
 from dragoman.run.tables import (
@@ -28,9 +29,22 @@ from dragoman.run.tables import (
 )
 
 Schedule = Literal[
-    "transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"
+    "transformer",
+    "fixed",
+    "piecewise_constant",
+    "exponential",
+    "polynomial",
+    "cosine",
+    "inverse_polynomial",
+    "plateau",
 ]
+ModelPart = Literal["embeddings", "encoder", "decoder"]
+Strategy = Literal["every_step", "auto", "hierarchical", "fp16", "bf16", "int8", "powersgd", "local", "diloco"]
 
+Norm = Literal["pre", "post"]
+Activation = Literal["relu", "gelu", "swish", "swiglu"]
+Embeddings = Literal["tied", "untied"]
+Positions = Literal["tensor2tensor", "marian"]
 Metric = Literal["bleu", "chrf", "loss"]
 ScoreTokenizer = Literal["auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "none"]
 MAX_BEAM_SIZE = 1_000
@@ -89,7 +103,25 @@ class ModelSettings(SettingsTable):
     attention_dropout: Fraction | None = None
     """Dropout on attention weights."""
     relu_dropout: Fraction | None = None
-    """Dropout after the ReLU of the feed-forward layer."""
+    """Dropout after the activation of the feed-forward layer."""
+    norm: Norm | None = None
+    """Where layers normalise: "pre" (default) trains steadily at any depth. "post", as in the paper of 2017 and in
+    Marian, is worth a try for large corpora and at most 6 layers, with a longer warm-up."""
+    activation: Activation | None = None
+    """Function inside the feed-forward layer: "relu" (default, fastest), "gelu", "swish", or "swiglu", a gated one with
+    a third matrix: worth it for large corpora if feed_forward is lowered to two thirds, for as many weights."""
+    embeddings: Embeddings | None = None
+    """"tied" (default): target and softmax share one matrix, the source too where the vocabulary is joint. "untied":
+    each has its own; worth it only for millions of pairs and languages with different scripts."""
+    positions: Positions | None = None
+    """Wavelengths of the sinusoids that mark positions: "tensor2tensor" (default), or "marian" for models that are
+    exchanged with Marian and Hugging Face."""
+    attention_bias: Annotated[bool, Field(strict=True)] | None = None
+    """Whether the matrices of attention have biases. Default: no; imported models may have them."""
+    output_bias: Annotated[bool, Field(strict=True)] | None = None
+    """Whether the softmax has a bias. Default: no; imported models may have it."""
+    norm_epsilon: Positive | None = None
+    """Small number that keeps norms from dividing by zero. Default: 1e-6; imported models may have another."""
 
 
 class TrainingSettings(SettingsTable):
@@ -97,6 +129,11 @@ class TrainingSettings(SettingsTable):
 
     seed: CountOrZero = 1
     """Random seed of the initial weights, the order of sentences and every dropout mask."""
+    start_from: str = ""
+    """Run whose weights training starts from, for fine-tuning, with the same vocabulary: RUN (its best checkpoint),
+    RUN@latest, RUN@500 or RUN@average:last:5. The same as --from. Settings of [model] come from there unless given."""
+    freeze: tuple[ModelPart, ...] = ()
+    """Parts whose weights do not change: "embeddings", "encoder", "decoder". For fine-tuning on little text."""
     max_steps: Count = 100_000
     """Optimizer updates after which the run ends."""
     max_hours: Positive | None = None
@@ -121,21 +158,25 @@ class TrainingSettings(SettingsTable):
     learning_rate: Positive = 2.0
     """For the schedule "transformer" a factor (2.0 peaks at 9.9e-4 for transformer-base), otherwise the peak rate."""
     schedule: Schedule = "transformer"
-    """transformer, fixed, piecewise_constant, exponential, polynomial, cosine or inverse_polynomial."""
+    """transformer, fixed, piecewise_constant, exponential, polynomial, cosine, inverse_polynomial or plateau. plateau
+    keeps the rate and lowers it where evaluation.metric does not get better: for runs whose length is not known."""
     warmup_steps: CountOrZero = 8_000
     """Steps of linear warm-up; for "transformer" the step of the peak."""
     decay_steps: Count | None = None
     """exponential: steps per decay; polynomial, cosine: steps to the minimum. Default: what is left after warm-up."""
     decay_rate: Positive = 0.5
-    """exponential: factor per decay_steps."""
+    """exponential: factor per decay_steps; plateau: factor each time."""
     decay_power: Positive = 1.0
     """polynomial and inverse_polynomial: the exponent."""
     boundaries: tuple[Count, ...] = ()
     """piecewise_constant: steps at which the rate changes…"""
     multipliers: tuple[Positive, ...] = ()
     """piecewise_constant: …and the factors on learning_rate from there on."""
+    plateau_patience: Count = 3
+    """plateau: evaluations in a row without a better value, after which the rate is lowered. Those during warm-up do
+    not count."""
     minimum_learning_rate: NotNegative = 0.0
-    """Final rate of polynomial and cosine."""
+    """Final rate of polynomial and cosine, lowest rate of plateau."""
     maximum_learning_rate: Positive | None = None
     """Upper limit of any schedule."""
     beta1: Fraction = 0.9
@@ -165,6 +206,10 @@ class TrainingSettings(SettingsTable):
             raise ValueError("training.boundaries must increase")
         if self.schedule == "piecewise_constant" and not self.boundaries:
             raise ValueError("training.schedule piecewise_constant needs training.boundaries")
+        if self.schedule == "plateau" and self.decay_rate >= 1:
+            raise ValueError("training.schedule plateau needs a training.decay_rate below 1")
+        if len(set(self.freeze)) == len(get_args(ModelPart)):
+            raise ValueError("training.freeze must leave at least one part of the model to train")
         return self
 
 
@@ -183,6 +228,9 @@ class EvaluationSettings(SettingsTable):
     """Exponent alpha of the length penalty ((5 + length) / 6)^alpha."""
     metric: Metric = "bleu"
     """Figure by which evaluations are compared: bleu, chrf or loss. Equal ones are ordered by loss, then the later."""
+    patience: CountOrZero = 0
+    """Evaluations in a row without a better value of the metric, after which the run ends as finished; 0: never. An
+    equal value with a lower loss counts as better."""
     tokenizer: ScoreTokenizer = "auto"
     """How sacreBLEU cuts text into words: 13a, intl, char, zh, ja-mecab, ko-mecab, flores200 or none. auto chooses by
     the target language, or by its script where no language is known; the run's config.toml holds the choice."""
@@ -199,6 +247,43 @@ class CheckpointSettings(SettingsTable):
     """Number of best checkpoints to keep in addition."""
     best_by: Metric | None = None
     """Figure that decides which checkpoint is the best, instead of evaluation.metric: bleu, chrf or loss."""
+    ema_decay: Fraction = 0.0
+    """Keeps an exponential moving average of the weights with this decay, e.g. 0.999; 0: none. Each evaluation judges
+    both, and translators use the better one. Costs the memory of one more model and a second evaluation."""
+    average: str = ""
+    """At the end of training, averages the weights of the last or the best checkpoints, as "last:5" or "best:5", and
+    uses the average where it scores higher on the dev set; "": no average. Enough checkpoints are kept for it."""
+
+    @model_validator(mode="after")
+    def _check_average(self) -> Self:
+        if self.average and not re.fullmatch(r"(best|last):[1-9]\d{0,3}", self.average, re.ASCII):
+            raise ValueError(f'checkpoints.average {self.average!r} must be "best:N" or "last:N", for example "best:5"')
+        if self.average and self.ema_decay:
+            raise ValueError("checkpoints.average and checkpoints.ema_decay cannot be used together: choose one")
+        return self
+
+
+NUM_PORTS = 64
+"""Number of ports from a given first one on."""
+_MIN_PORT, _MAX_PORT = 1_024, 65_535
+_PORT_EXAMPLES = f'for example 29500 (the first of {NUM_PORTS}), "29500-29531", or 0 for any free ports'
+
+
+def _parse_ports(text: int | str) -> range | None:
+    """Parses cluster.port; None for any free ports, and a ValueError that says what is wrong."""
+    match = re.fullmatch(r"(\d{1,9})(?:\s*[-:]\s*(\d{1,9}))?", str(text).strip(), re.ASCII)
+    if match is None:
+        raise ValueError(f"cluster.port {text!r} is not a range of ports; {_PORT_EXAMPLES}")
+    first = int(match[1])
+    if match[2] is None and first == 0:
+        return None
+    last = first + NUM_PORTS - 1 if match[2] is None else int(match[2])
+    if first < _MIN_PORT or last > _MAX_PORT:
+        limits = f"ports must lie between {_MIN_PORT} and {_MAX_PORT}"
+        raise ValueError(f"cluster.port {text!r} is the range {first} to {last}, but {limits}; {_PORT_EXAMPLES}")
+    if last <= first:
+        raise ValueError(f"cluster.port {text!r} must be a range of at least 2 ports, the lower one first")
+    return range(first, last + 1)
 
 
 class ClusterSettings(SettingsTable):
@@ -206,15 +291,85 @@ class ClusterSettings(SettingsTable):
 
     hang_timeout: NotNegative = 300.0
     """Seconds without a heartbeat from a worker, after which its stack is saved and the run restarts; 0: never."""
-    host_timeout: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 15.0
+    host_timeout: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 6.0
     """Seconds without a message from a host, after which the run continues without it and the host ends its workers."""
     max_restarts: CountOrZero = 10
     """Restarts in a row without progress, after which the run fails; others are not limited."""
-    port: Annotated[int, Field(ge=0, le=65535, strict=True)] = 0
-    """Port on which the first host listens for the others; 0 is any free port."""
+    port: int | str = 0
+    """Ports that hosts use between each other, to be opened in a firewall: the first of 64, as 29500, or a range, as
+    "29500-29531"; 0: any free ports."""
     check: Literal["machines", "always", "never"] = "machines"
     """What to measure before step 1. "machines": steps and links with several machines, a few steps on one machine, for
     the expected duration; "always": everything, on one machine too; "never": nothing."""
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _check_port(cls, port: Any) -> int | str:
+        if isinstance(port, bool) or not isinstance(port, int | str):
+            raise ValueError(f"cluster.port must be a port or a range of ports; {_PORT_EXAMPLES}")
+        _parse_ports(port)
+        return port
+
+    @property
+    def port_range(self) -> range | None:
+        """The ports that hosts may use between each other; None for any."""
+        return _parse_ports(self.port)
+
+
+class SynchronisationSettings(SettingsTable):
+    """[synchronisation]: how workers agree on weights; docs/slow-networks.md says what each way costs and brings."""
+
+    strategy: Strategy = "every_step"
+    """every_step (default): exact sums of gradients at every step; the same loss curve on any number of workers.
+    hierarchical: the same, summed inside each machine first. fp16, bf16, int8, powersgd: sums of gradients in fewer
+    bytes. local: replicas learn by themselves and average their weights every few steps; diloco: the same with momentum
+    between averages. auto: measures the links before step 1 and chooses; the run says why. Stays for the whole run."""
+    replicas: CountOrZero = 0
+    """Number of replicas: groups of virtual workers that exchange gradients exactly among themselves. Belongs to the
+    run like virtual_workers, which it must divide. 0: as many as machines at the start of the run."""
+    interval: Count = 16
+    """local, diloco: steps between two averages of weights while the learning rate is at its peak."""
+    max_interval: Count = 64
+    """local, diloco: the interval grows as 1 / learning rate², up to this number of steps."""
+    together_steps: CountOrZero | None = None
+    """local, diloco: number of first steps that exchange gradients exactly. Default: training.warmup_steps, at most a
+    tenth of training.max_steps."""
+    wire: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "int8"
+    """local, diloco: number type in which differences of weights are sent; what int8 and int4 lose is sent the next
+    time."""
+    fragments: Count = 1
+    """local, diloco: parts of the weights that are averaged in turn, spread evenly over the interval."""
+    overlap: Annotated[bool, Field(strict=True)] = False
+    """local, diloco: weights travel while the following steps compute, and count when the next exchange begins."""
+    powersgd_rank: Count = 8
+    """powersgd: rank of the factors that stand for the gradient of a matrix."""
+    rate_factor: Positive | None = None
+    """local, diloco: factor on the learning rate while replicas learn apart. Default: the square root of the number of
+    replicas, because Adam makes smaller steps from the noisier gradients of smaller batches."""
+    outer_learning_rate: Positive = 0.7
+    """diloco: factor on the mean difference of weights."""
+    outer_momentum: Fraction = 0.9
+    """diloco: Nesterov momentum between averages."""
+    guard: Annotated[bool, Field(strict=True)] = True
+    """local, diloco: average more often, or at every step, where the dev loss shows that replicas hurt each other."""
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _accept_hyphens(cls, strategy: Any) -> Any:
+        return strategy.strip().lower().replace("-", "_") if isinstance(strategy, str) else strategy
+
+    @model_validator(mode="after")
+    def _check_intervals(self) -> Self:
+        if self.max_interval < self.interval:
+            raise ValueError(
+                f"synchronisation.max_interval {self.max_interval} is below synchronisation.interval {self.interval}"
+            )
+        if self.fragments > self.interval:
+            raise ValueError(
+                f"synchronisation.fragments {self.fragments} is more than the steps of synchronisation.interval "
+                f"{self.interval}: each part needs a step of its own"
+            )
+        return self
 
 
 class MonitoringSettings(SettingsTable):
@@ -237,6 +392,7 @@ class Settings(SettingsTable):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     cluster: ClusterSettings = ClusterSettings()
+    synchronisation: SynchronisationSettings = SynchronisationSettings()
     monitoring: MonitoringSettings = MonitoringSettings()
 
     @property
@@ -259,7 +415,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
         _anchor_prepared(values, path.parent, provenance.get("prepared"))
     for table in _NOT_OF_A_RUN:
         values.pop(table, None)
-    return _find_prepared(build_settings(values, overrides, where=str(path)), beside=path.parent)
+    return _find_start(_find_prepared(build_settings(values, overrides, where=str(path)), path.parent), path.parent)
 
 
 def _anchor_prepared(values: dict[str, Any], folder: Path, first_place: Any) -> None:
@@ -291,6 +447,16 @@ def _find_prepared(settings: Settings, beside: Path) -> Settings:
     if os.path.exists(prepared) or not os.path.exists(beside / prepared):  # noqa: PTH110 - False for impossible names
         return settings
     return settings.model_copy(update={"data": settings.data.model_copy(update={"prepared": beside / prepared})})
+
+
+def _find_start(settings: Settings, beside: Path) -> Settings:
+    """Resolves training.start_from relative to the config file if that run exists only there."""
+    start = settings.training.start_from
+    run = start if os.path.exists(start) else start.rpartition("@")[0] or start  # noqa: PTH110
+    if not start or os.path.exists(run) or not os.path.exists(beside / run):  # noqa: PTH110
+        return settings
+    training = settings.training.model_copy(update={"start_from": str(beside / start)})
+    return settings.model_copy(update={"training": training})
 
 
 def build_settings(values: dict[str, Any], overrides: Sequence[str] = (), where: str = "settings") -> Settings:

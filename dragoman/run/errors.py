@@ -25,6 +25,11 @@ class UsageError(UserError):
     exit_code = 2
 
 
+def describe_fault(error: Exception) -> str:
+    """Describes any error inside a message; one that the user cannot act on is named by its kind."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Ends a sentence about an unknown name: "; did you mean 'tiny'?", or "." if no known name is near."""
     near = similar_names(name, known)

@@ -137,6 +137,22 @@ def _to_plain(value: Any) -> Any:
     return _to_plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Appends a line to a file whose last one may have been cut off by a kill."""
+    end_last_line(path)
+    with path.open("ab", buffering=0) as file:
+        write_all(file, line)
+
+
+def end_last_line(path: Path) -> None:
+    """Ends a line that a killed run left incomplete, so that the next one is readable."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
+
 def read_json(path: Path) -> Any:
     """Reads one JSON document."""
     return json.loads(path.read_text(encoding="utf-8"))

@@ -12,29 +12,35 @@ _CLEANING_SECONDS = 10.0
 """Signals within this time after the first one are ignored: they must not interrupt the removal of files."""
 
 
+class _Interrupter:
+    """A signal handler that raises KeyboardInterrupt, but not while the work cleans up after the first signal."""
+
+    def __init__(self) -> None:
+        self._stopped_at: float | None = None
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._stopped_at is None or now - self._stopped_at > _CLEANING_SECONDS:
+            self._stopped_at = now
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def signals_as_keyboard_interrupt() -> Iterator[None]:
     """Raises KeyboardInterrupt at each of these signals; does nothing outside the main thread.
 
-    A signal that is ignored stays ignored, as `nohup` asks for SIGHUP.
+    A signal that is ignored stays ignored, as `nohup` asks for SIGHUP. Blocks inside each other are one block.
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    if not is_main_thread or any(isinstance(handler, _Interrupter) for handler in before.values()):
         yield
         return
-    stopped_at: float | None = None
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal stopped_at
-        now = time.monotonic()
-        if stopped_at is None or now - stopped_at > _CLEANING_SECONDS:
-            stopped_at = now
-            raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    interrupter = _Interrupter()
     try:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
-                signal.signal(number, stop)
+                signal.signal(number, interrupter)
         yield
     finally:
         for number, handler in before.items():

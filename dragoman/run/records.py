@@ -89,6 +89,10 @@ class Utilisation(_Record):
     gpu: Number | None = None
 
 
+MAX_PROGRAMS = 3
+"""Largest number of programs named for one machine, the heaviest."""
+
+
 class ProgramLoad(_Record):
     """A program that is not part of the run, and the cores it used."""
 
@@ -172,6 +176,10 @@ class TrainRecord(Record):
     num_machines: Count | None = None
     gradient_bytes: Count | None = None
     """Bytes of the gradient that the ranks sum up at every step."""
+    synchronisation: Text | None = None
+    """How workers agree on weights; None for exact sums of gradients at every step."""
+    replica_bytes_per_step: Number | None = None
+    """Bytes that one replica sends to one other, mean over steps, where `synchronisation` is given."""
     slowest: SlowestRank | None = None
     work_seconds_by_rank: list[Number] | None = None
     fixed_share: Number | None = None
@@ -203,13 +211,20 @@ class EvaluationRecord(Record):
     teacher_forced_bleu: Number | None = None
     """Score of predictions that were fed the reference, 0 to 1; not the BLEU of translations."""
     chrf: Number | None = None
+    ter: Number | None = None
     perplexity: Number | None = None
     accuracy: Number | None = None
+    other_scores: dict[str, Number] | None = None
+    """Further scores of another trainer, by the names it gives them."""
     train_sample_loss: Number | None = None
     """Loss of training sentences, computed without dropout like that of the dev set."""
     signature: Text | None = None
     seconds: Number | None = None
     samples: list[TranslatedSample] | None = None
+    weights: Literal["trained", "averaged"] | None = None
+    """Which weights were better and have these figures; None where there is no average."""
+    other_weights: dict[str, Number | Text | None] | None = None
+    """Loss and scores of the other weights."""
 
 
 class CheckpointRecord(Record):
@@ -464,6 +479,8 @@ class ImportedFacts(_Record):
     """What the log of another trainer says about its run."""
 
     parameters: Number | None = None
+    are_parameters_estimated: bool | None = None
+    """Whether their number follows from the memory they take, and is not exact."""
     num_ranks: Count | None = None
     ranks_per_host: Count | None = None
     hosts: list[Text] | None = None
@@ -488,6 +505,22 @@ class ImportedFacts(_Record):
     step_time_includes_evaluation: bool | None = None
     is_train_loss_of_one_rank: bool | None = None
     is_finished: bool | None = None
+    """True or False only where the log leaves no doubt."""
+    begins_midway: bool | None = None
+    """Whether the log shows only the later part of a run."""
+    is_cut: bool | None = None
+    """Whether the end of the file is missing: a cut archive, or an excerpt."""
+    has_unread_steps: bool | None = None
+    """Whether lines look like steps of training, but are in a format that is not known."""
+    step_unit: Text | None = None
+    """What the steps of the records count where they are not updates: checkpoints or epochs."""
+    steps_done: Count | None = None
+    """The last step by the trainer's own word, which may be later than the last logged one."""
+    epochs_done: Number | None = None
+    epochs_planned: Number | None = None
+    warmup_steps: Number | None = None
+    metric: Text | None = None
+    """Name of the figure by which the trainer chooses its best checkpoint, e.g. bleu, chrf or loss."""
     num_attempts: Count | None = None
     first_nan_step: Count | None = None
     steps_planned: Number | None = None
@@ -520,3 +553,24 @@ class ImportedFailure(_Record):
     cause: Text = ""
     evidence: Text = ""
     step: Count | None = None
+    launch: Count | None = None
+    """Number of the launch that it belongs to, from 1."""
+    is_fatal: bool | None = None
+    """Whether it ended its launch."""
+
+
+class ImportedLaunch(_Record):
+    """One start of another trainer, as its log shows it; a log may hold several."""
+
+    number: Count
+    source: Text = ""
+    """File in which it begins."""
+    line: Count | None = None
+    time: Number | None = None
+    first_step: Count | None = None
+    last_step: Count | None = None
+    """None where it made no step."""
+    end: Literal["finished", "failed", "stopped", "unknown"] = "unknown"
+    reason: Text = ""
+    """Why it ended, as a message; empty where the log does not say."""
+    hosts: list[Text] = []

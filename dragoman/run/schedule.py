@@ -1,4 +1,4 @@
-"""Learning-rate schedules: every policy of OpenSeq2Seq, each with optional warm-up.
+"""Learning-rate schedules: every policy of OpenSeq2Seq, each with optional warm-up; and one that follows plateaus.
 
 `step` is the number of optimizer updates already done, so the first update uses rate(0).
 """
@@ -25,6 +25,19 @@ def build_schedule(settings: TrainingSettings, width: int) -> Rate:
     return uncapped if cap is None else lambda step: min(uncapped(step), cap)
 
 
+def peak_rate(schedule: Rate, settings: TrainingSettings) -> float:
+    """Returns the largest rate of a schedule that rises during warm-up and never rises afterwards."""
+    return max(schedule(step) for step in (0, max(0, settings.warmup_steps - 1), settings.warmup_steps))
+
+
+def lower_at_plateaus(rate: float, num_cuts: int, settings: TrainingSettings) -> float:
+    """Lowers the rate of the schedule "plateau" once for each time that the dev set did not get better."""
+    if settings.schedule != "plateau" or num_cuts == 0:
+        return rate
+    # The floor never raises a rate: that of warm-up, or one that is set below the floor.
+    return max(rate * settings.decay_rate**num_cuts, min(rate, settings.minimum_learning_rate))
+
+
 def _build_decay(settings: TrainingSettings) -> Rate:
     """Builds the rate after warm-up; decay starts where warm-up ends."""
     peak, floor = settings.learning_rate, settings.minimum_learning_rate
@@ -34,7 +47,7 @@ def _build_decay(settings: TrainingSettings) -> Rate:
         return max(0, step - settings.warmup_steps) / decay_steps
 
     match settings.schedule:
-        case "transformer" | "fixed":
+        case "transformer" | "fixed" | "plateau":
             return lambda _: peak
         case "piecewise_constant":
             factors = dict(zip((0, *settings.boundaries), (1.0, *settings.multipliers), strict=True))

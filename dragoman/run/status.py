@@ -24,7 +24,7 @@ from pydantic_core import from_json
 
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import write_json, write_text
-from dragoman.run.folder import RunFolder, is_locked, open_run
+from dragoman.run.folder import LockHolder, RunFolder, is_locked, locked_error, open_run
 from dragoman.run.records import Count, Seconds, Text, number_or_none
 
 HEARTBEAT_SECONDS = 2.0
@@ -71,14 +71,16 @@ class RunStatus:
     message: Text | None = None
     """Why the run failed, or what it waits for."""
     reason: Text | None = None
-    """Why it ended: "steps", "time", "cost", "signal" or "request"."""
+    """Why it ended: "steps", "patience", "time", "cost", "signal" or "request"."""
+    boot_id: Text | None = None
+    """The launcher's machine since it was switched on: several machines may have one name."""
 
     @classmethod
     def starting(cls, num_steps: int, num_workers: int, hosts: Sequence[HostStatus] = ()) -> Self:
         """Builds the first status of a run that this process launches."""
         now = time.time()
         host, pid = socket.gethostname(), os.getpid()
-        return cls("starting", now, host, pid, now, 0, num_steps, num_workers, tuple(hosts))
+        return cls("starting", now, host, pid, now, 0, num_steps, num_workers, tuple(hosts), boot_id=_own_boot_id())
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -105,6 +107,8 @@ class StatusFile:
     def __init__(self, run: RunFolder, initial: RunStatus) -> None:
         self._path = run.status
         self._status = initial
+        self.has_run = False
+        """Whether the state has ever been "running", so that the run may have trained something."""
         # Signal handlers must not take it: they would wait for the thread they interrupted.
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -119,6 +123,7 @@ class StatusFile:
         """Changes some fields and writes the status at once; not for signal handlers."""
         with self._lock:
             self._status = replace(self._status, time=time.time(), **changes)
+            self.has_run |= self._status.state == "running"
             self._write()
 
     def __enter__(self) -> Self:
@@ -218,6 +223,8 @@ class Observation:
     """None where the run has no status.json."""
     seconds_silent: float = 0.0
     """Seconds since the last heartbeat, of a run that reports to be alive."""
+    is_process_gone: bool = False
+    """Whether the launcher is known to have ended without a word, and is not only silent."""
 
     @property
     def is_alive(self) -> bool:
@@ -239,7 +246,72 @@ def observe_run(run: RunFolder) -> Observation:
     if status.state not in ALIVE_STATES:
         return Observation(status.state, status)
     seconds_silent = _seconds_since(modified, run.path)
+    if _is_launcher_gone(status) and not is_locked(run):
+        # It has ended, so what it wrote last is there by now: perhaps that the run has ended.
+        last = read_status(run)
+        if last is not None and (last.pid, last.started, last.state) == (status.pid, status.started, status.state):
+            return Observation("lost", status, seconds_silent, is_process_gone=True)
+        return observe_run(run)
     return Observation(describe_state(status, status.time + seconds_silent), status, seconds_silent)
+
+
+def _is_launcher_gone(status: RunStatus) -> bool:
+    """Whether the launcher ran on this machine and its process has ended; False where that cannot be known.
+
+    A container may have the name of this machine and other process numbers, so its lock must be free as well.
+    """
+    is_here = status.host == socket.gethostname() and status.boot_id in (None, _own_boot_id())
+    if not is_here or status.pid == os.getpid():
+        return False
+    try:
+        os.kill(status.pid, 0)
+        state = Path(f"/proc/{status.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it belongs to somebody else, or there is no /proc
+        return False
+    return state.split()[:1] == ["Z"]  # ended, but its parent has not noticed
+
+
+def _own_boot_id() -> str | None:
+    """Returns what tells this machine from all others, and from itself before it was last switched on."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def require_untrained(run: RunFolder) -> None:
+    """Refuses a run that another process trains, on this machine or on another one.
+
+    Some network file systems do not show the locks of other machines; there the heartbeat of the launcher counts. A
+    fresh status may be the last one of a machine that was just lost, so only another heartbeat proves a launcher.
+    """
+    if is_locked(run):
+        raise locked_error(run)
+    first = _read_heartbeat(run)
+    deadline = time.monotonic() + LOST_SECONDS
+    while (last := _read_heartbeat(run)) is not None and time.monotonic() < deadline:
+        status, modified = last
+        if last != first:
+            raise LockHolder(status.host, status.pid).refusal(run)
+        # By the clock of the file system; its new file also makes NFS look at the folder again.
+        if _file_system_time(run.path) - modified > LOST_SECONDS:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _read_heartbeat(run: RunFolder) -> tuple[RunStatus, float] | None:
+    """Reads the status of another launcher that may be alive, and its time; None where there is none."""
+    try:
+        found = _read_status_with_time(run)
+    except UserError:  # a damaged file keeps nobody from training
+        return None
+    if found is None or found[0].state not in ALIVE_STATES or _is_launcher_gone(found[0]):
+        return None
+    # In a container that starts again, an earlier launcher may have had the number of this process.
+    is_own = (found[0].host, found[0].pid) == (socket.gethostname(), os.getpid())
+    return None if is_own else found
 
 
 def observe_until_end(run: RunFolder, timeout_seconds: float = math.inf) -> Iterator[Observation]:

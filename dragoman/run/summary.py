@@ -14,7 +14,7 @@ from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
 from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
 from dragoman.run.status import Observation, planned_training
-from dragoman.run.units import format_duration, format_figure
+from dragoman.run.units import format_bytes, format_duration, format_figure
 
 LastRecords = dict[str, Record]
 """The last record of each kind."""
@@ -24,7 +24,6 @@ LONGEST_SECONDS = 10**10
 """A longer remaining time is shown as unknown."""
 _USED_UP = {"time": "training.max_hours is used up", "cost": "training.max_cost is used up"}
 """Why a run stopped by itself, by the reason in status.json."""
-BYTES_PER_MB = 10**6
 
 
 def read_records(run: RunFolder) -> list[Record]:
@@ -173,7 +172,8 @@ def describe_end(run: RunFolder, observation: Observation, step: int | None) -> 
         case "failed":
             return with_full_stop(f"{run.path} failed{where}{f': {cause}' if cause else ''}")
         case _:
-            return f"{run.path} is lost: {cause}. If that process is gone, continue with: {resume}"
+            advice = "Continue" if observation.is_process_gone else "If that process is gone, continue"
+            return f"{run.path} is lost: {cause}. {advice} with: {resume}"
 
 
 def _cause(observation: Observation) -> str | None:
@@ -181,6 +181,8 @@ def _cause(observation: Observation) -> str | None:
     if status is None:
         return None
     match observation.state:
+        case "lost" if observation.is_process_gone:
+            return f"process {status.pid} on {status.host} ended without a message; it may have been killed"
         case "lost":
             silent = format_duration(observation.seconds_silent)
             return f"process {status.pid} on {status.host} has been silent for {silent}"
@@ -250,7 +252,7 @@ def _describe_checkpoint(checkpoint: dict[str, Any] | None) -> str:
         return "none yet"
     return (
         f"step {checkpoint['step']:,}, {format_duration(checkpoint['seconds_ago'])} ago, "
-        f"{checkpoint['bytes'] / BYTES_PER_MB:,.1f} MB, {checkpoint['path']}"
+        f"{format_bytes(checkpoint['bytes'])}, {checkpoint['path']}"
     )
 
 

@@ -15,7 +15,8 @@ _DAYS_WITH_HOURS = 100
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _RATE = re.compile(
-    r"(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<prefix>[kmgt]i?)?(?P<unit>bits?|bytes?|b)?(?P<time>/s|ps)?",
+    r"(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<prefix>[kmgt]i?)?\s?(?P<unit>bits?|bytes?|b)?"
+    r"\s?(?P<time>/\s?s(?:ec(?:ond)?)?|ps)?",
     re.IGNORECASE,
 )
 _BYTE_NAMES = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -25,20 +26,35 @@ _EXAMPLES = "write for example 100Mbit/s or 12.5MB/s"
 
 
 def parse_rate(text: str) -> float:
-    """Parses a rate such as "100Mbit" or "12.5MB/s" into bytes per second; a lone "b" is refused as unclear."""
+    """Parses a rate such as "100Mbit", "1 Gbps" or "12.5MB/s" into bytes per second; an unclear unit is refused.
+
+    A lone letter is read as the standards say, B for bytes and b for bits; "mbps" is bits too. In "100mb/s", "100MBPS"
+    and "100M" it is not clear what was meant.
+    """
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a rate: {_EXAMPLES}.")
-    unit = match["unit"]
-    if not unit or unit == "b":
+    is_bits = _is_bits(match)
+    if is_bits is None:
         # People mix up Mb, mb and MB: 100 Mbit/s has been read as 100 MB/s.
         raise UsageError(f"The rate {text!r} does not say clearly whether bits or bytes are meant: {_EXAMPLES}.")
     factor = (_DECIMAL | _BINARY)[(match["prefix"] or "").lower()]
-    is_bits = unit.lower().startswith("bit")
     rate = float(match["number"]) * factor / (BITS_PER_BYTE if is_bits else 1)
     if not 0 < rate < math.inf:
         raise UsageError(f"The rate {text!r} must be more than 0 and finite: {_EXAMPLES}.")
     return rate
+
+
+def _is_bits(match: re.Match[str]) -> bool | None:
+    """Whether a rate is in bits; None where it is not clear."""
+    unit, prefix, time = match["unit"] or "", match["prefix"] or "", (match["time"] or "").lower()
+    if len(unit) != 1:
+        return unit.lower().startswith("bit") if unit else None
+    if unit == "B":
+        return None if match["time"] == "PS" else False
+    # "Mbps" and "mbps" are bits everywhere; "Mb/s" is by the standard, and "mb" may be either.
+    is_clear = time == "ps" or (bool(time) and prefix[:1] in ("", "k", "K", "M", "G", "T"))
+    return True if is_clear else None
 
 
 def format_rate(bytes_per_second: float) -> str:

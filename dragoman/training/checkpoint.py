@@ -1,10 +1,11 @@
 """Saves and restores checkpoints: one appears complete or not at all, with the hashes that prove it later.
 
-Files: model.safetensors, optimizer.safetensors, state.json, manifest.json.
+Files: model.safetensors, optimizer.safetensors, averaged.safetensors where weights are averaged, state.json and
+manifest.json; replicas.safetensors where replicas differ.
 """
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,25 @@ from dragoman.model.shape import ModelShape, shape_from_dict
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_tensors_like, load_weights, save_tensors
 from dragoman.run.checkpoints import (
+    AVERAGED_FILE,
     FORMAT_VERSION,
     MANIFEST_FILE,
     MODEL_FILE,
     OPTIMIZER_FILE,
+    REPLICAS_FILE,
     STATE_FILE,
     SavedEvaluation,
+    WeightsName,
     require_same_data,
 )
 from dragoman.run.errors import UserError
 from dragoman.run.files import fsync_folder, read_json, require_known_format, sha256, write_json
 from dragoman.run.folder import RunFolder
+from dragoman.run.synchronisation import Synchronisation
+from dragoman.training.dev_progress import DevProgress
 from dragoman.training.learner import Learner, LossScale, parameters_by_moment, restore_optimizer
+from dragoman.training.updates import Updates
+from dragoman.training.weight_average import MovingAverage
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,18 @@ class TrainingState:
     model: ModelShape
     data_fingerprint: str
     evaluation: SavedEvaluation | None = None
-    """`loss`, `bleu`, `chrf` and `tokenizer`, if this step was evaluated; earlier programs saved fewer."""
+    """`loss`, `bleu`, `chrf` and `tokenizer`, if this step was evaluated; `weights` tells whose figures they are where
+    there is an average. Earlier programs saved fewer."""
+    weights: WeightsName = "trained"
+    """Which weights a translator should use: those that were better in the last evaluation."""
+    average: dict[str, Any] | None = None
+    """How the averaged weights were made, if there are any."""
+    progress: DevProgress = field(default_factory=DevProgress)
+    synchronisation: Synchronisation = field(default_factory=Synchronisation)
+    replicas: dict[str, Any] = field(default_factory=dict)
+    """Where replicas are in their sequence of exchanges."""
+    has_replicas: bool = False
+    """Whether the checkpoint holds tensors of replicas."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of state.json."""
@@ -63,6 +82,8 @@ class TrainingState:
                 "position": BatchPosition(**values["position"]),
                 "loss_scale": LossScale(**values["loss_scale"]),
                 "model": shape_from_dict(values["model"]),
+                "progress": DevProgress.from_json(values.get("progress", {})),
+                "synchronisation": Synchronisation.from_json(values.get("synchronisation", {})),
             }
         )
 
@@ -74,6 +95,8 @@ class Snapshot:
     state: TrainingState
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
+    averaged: dict[str, Tensor] | None = None
+    replicas: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save_checkpoint(run: RunFolder, snapshot: Snapshot) -> Path:
@@ -106,6 +129,10 @@ def _write_files(folder: Path, snapshot: Snapshot) -> None:
         OPTIMIZER_FILE: save_tensors(folder / OPTIMIZER_FILE, snapshot.moments),
         STATE_FILE: sha256(folder / STATE_FILE),
     }
+    if snapshot.averaged is not None:
+        digests[AVERAGED_FILE] = save_tensors(folder / AVERAGED_FILE, snapshot.averaged)
+    if snapshot.replicas:
+        digests[REPLICAS_FILE] = save_tensors(folder / REPLICAS_FILE, snapshot.replicas)
     files = {name: {"bytes": (folder / name).stat().st_size, "sha256": digest} for name, digest in digests.items()}
     manifest = {"format_version": FORMAT_VERSION, "step": snapshot.state.step, "files": files}
     write_json(folder / MANIFEST_FILE, manifest)
@@ -144,6 +171,17 @@ def read_state(checkpoint: Path) -> TrainingState:
         raise UserError(f"{checkpoint / STATE_FILE} cannot be read: {error}.") from None
 
 
+def restore_replicas(checkpoint: Path, state: TrainingState, updates: Updates) -> dict[str, Tensor]:
+    """Restores the state of replicas from a verified checkpoint; returns its tensors."""
+    try:
+        expected = updates.expected_tensors(state.replicas) if state.has_replicas else {}
+        tensors = load_tensors_like(expected, checkpoint / REPLICAS_FILE) if expected else {}
+        updates.restore(state.replicas, tensors)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UserError(f"{checkpoint / STATE_FILE} has impossible values about replicas: {error}.") from None
+    return tensors
+
+
 def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -> TrainingState:
     """Restores a verified checkpoint; refuses one of other data or of another model."""
     state = read_state(checkpoint)
@@ -153,6 +191,8 @@ def restore_learner(checkpoint: Path, learner: Learner, data_fingerprint: str) -
     moments = load_tensors_like(expected, checkpoint / OPTIMIZER_FILE)
     load_weights(learner.model, checkpoint / MODEL_FILE)
     restore_optimizer(learner.model, learner.optimizer, moments, state.num_updates)
+    if isinstance(learner.average, MovingAverage) and learner.average.continue_from(state.average):
+        learner.average.restore(load_tensors_like(learner.average.tensors, checkpoint / AVERAGED_FILE))
     if state.loss_scale.is_dynamic == learner.loss_scale.is_dynamic:
         # Resumed in another precision, the scale starts again: fp16 with fp32's scale of 1 would lose small gradients.
         learner.loss_scale = state.loss_scale

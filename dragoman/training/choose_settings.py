@@ -60,11 +60,71 @@ def choose_settings(
     choices.append(_choose_batch(size, machine, training))
     choices.append(_choose_steps(size, choices[-1].values["training"]["global_batch_tokens"], training))
     choices.append(_choose_schedule(preset, choices[-1].values["training"]["max_steps"], training))
+    return _join(choices, prepared, asked)
+
+
+def _join(choices: list[Choice], prepared: Path, asked: Mapping[str, Mapping[str, Any]]) -> tuple[Tables, list[str]]:
     tables: Tables = {"data": {"prepared": str(prepared)}}
     for values in [*(choice.values for choice in choices), asked]:
         for section, table in values.items():
             tables.setdefault(section, {}).update(table)
     return tables, [choice.reason for choice in choices]
+
+
+_FINE_TUNING_SHARE = 0.2
+"""Peak learning rate of fine-tuning, as a share of the peak that the weights were trained with."""
+_FINE_TUNING_PATIENCE = 4
+
+
+def choose_fine_tuning(
+    size: CorpusSize,
+    machine: Machine,
+    prepared: Path,
+    start: str,
+    peak_rate: float,
+    asked: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> tuple[Tables, list[str]]:
+    """Returns settings to continue with other text from the weights that `start` names, and the reasons for them."""
+    training = asked.get("training", {})
+    choices = [
+        Choice(
+            {"training": {"start_from": start}, "evaluation": {"evaluate_at_start": True}},
+            f"Model, vocabulary and weights of {start}; it is evaluated before the first step too, to show the gain.",
+        ),
+        _choose_batch(size, machine, training),
+    ]
+    batch_tokens = choices[-1].values["training"]["global_batch_tokens"]
+    choices.append(_choose_fine_tuning_steps(size, batch_tokens, training, asked.get("evaluation", {})))
+    choices.append(_choose_fine_tuning_rate(peak_rate, choices[-1].values["training"]["max_steps"], training))
+    return _join(choices, prepared, asked)
+
+
+def _choose_fine_tuning_steps(
+    size: CorpusSize, batch_tokens: int, asked: Mapping[str, Any], evaluation: Mapping[str, Any]
+) -> Choice:
+    epochs = 10 if size.num_pairs < 20_000 else 5 if size.num_pairs < 200_000 else 2
+    steps = asked.get("max_steps", min(20_000, max(100, epochs * size.num_target_tokens // batch_tokens)))
+    interval = max(10, steps // 10)
+    patience = evaluation.get("patience", _FINE_TUNING_PATIENCE)
+    return Choice(
+        {
+            "training": {"max_steps": steps, "log_every": max(5, min(50, interval // 5)), "sample_every": interval},
+            "evaluation": {"evaluate_every": interval, "patience": patience},
+            "checkpoints": {"save_every": interval},
+        },
+        f"At most {steps:,} steps, about {steps * batch_tokens / size.num_target_tokens:.0f} epochs; evaluated on the "
+        f"dev set every {interval:,} steps, and ended after {patience} evaluations without a better score.",
+    )
+
+
+def _choose_fine_tuning_rate(peak_rate: float, steps: int, asked: Mapping[str, Any]) -> Choice:
+    rate = asked.get("learning_rate", float(f"{_FINE_TUNING_SHARE * peak_rate:.2g}"))
+    warmup = asked.get("warmup_steps", max(1, min(100, steps // 10)))
+    return Choice(
+        {"training": {"schedule": "cosine", "learning_rate": rate, "warmup_steps": warmup, "beta2": 0.98}},
+        f"Learning rate {rate:g} (the weights were trained with {peak_rate:.2g}), so that little is forgotten; reached "
+        f"after {warmup:,} steps, then falling to 0 along a cosine.",
+    )
 
 
 def _choose_model(size: CorpusSize, machine: Machine, asked: Mapping[str, Any]) -> Choice:

@@ -3,12 +3,13 @@
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from dragoman.run.checkpoints import (
     STATE_FILE,
-    TRANSLATOR_FILES,
+    AverageOf,
     SavedEvaluation,
     check_sizes,
     copied_step,
@@ -17,21 +18,59 @@ from dragoman.run.checkpoints import (
     rank_evaluation,
     rank_steps,
     read_evaluations,
+    translator_files,
     verify_checkpoint,
 )
-from dragoman.run.config import CheckpointSettings, Metric
+from dragoman.run.config import CheckpointSettings, Metric, Settings
 from dragoman.run.errors import UserError
 from dragoman.run.files import replace_link
 from dragoman.run.folder import RunFolder
 
 
+@dataclass(frozen=True)
+class FinalAverage:
+    """Which checkpoints are averaged at the end of training: only regular ones.
+
+    A request to stop leaves checkpoints at other steps. Without those, a resumed run averages what an uninterrupted one
+    averages.
+    """
+
+    checkpoints: AverageOf
+    every: int
+    """Steps between regular checkpoints; for the best ones, between evaluations."""
+    best_by: Metric
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "FinalAverage | None":
+        """Returns what the settings ask for; None where nothing is averaged."""
+        if not settings.checkpoints.average:
+            return None
+        average = AverageOf.parse(settings.checkpoints.average)
+        every = settings.checkpoints.save_every if average.order == "last" else settings.evaluation.evaluate_every
+        return cls(average, every, settings.best_by)
+
+    def choose(self, run: RunFolder, steps: Iterable[int]) -> list[int]:
+        """Returns the steps among these that would be averaged."""
+        return self.checkpoints.choose(run, self.regular(steps), self.best_by)[: self.checkpoints.number]
+
+    def regular(self, steps: Iterable[int], last: int | None = None) -> list[int]:
+        """Returns the steps that an uninterrupted run would have too, and the last one."""
+        return [step for step in steps if step % self.every == 0 or step == last]
+
+
 class KeptCheckpoints:
     """The last and the best checkpoints of a run; one object for the life of a process."""
 
-    def __init__(self, run: RunFolder, keep: CheckpointSettings, best_by: Metric) -> None:
+    def __init__(
+        self, run: RunFolder, keep: CheckpointSettings, best_by: Metric, average: FinalAverage | None = None
+    ) -> None:
+        """`average` keeps as many more as it needs."""
         self._run = run
-        self._keep = keep
+        self._keep_last, self._keep_best = keep.keep_last, keep.keep_best
         self._best_by = best_by
+        self._average = average
+        if average is not None and average.checkpoints.order == "best":
+            self._keep_best = max(self._keep_best, average.checkpoints.number)
         self._verified: set[int] = set()
         """Steps whose hashes were compared, or that this process has written."""
         self._damaged: set[int] = set()
@@ -51,7 +90,7 @@ class KeptCheckpoints:
         tokenizer = evaluation.get("tokenizer")
         ranks = [rank_evaluation(other, each, self._best_by, tokenizer) for other, each in evaluations.items()]
         own = rank_evaluation(step, evaluation, self._best_by, tokenizer)
-        return sum(rank < own for rank in ranks) < self._keep.keep_best
+        return sum(rank < own for rank in ranks) < self._keep_best
 
     def add(self, step: int) -> list[str]:
         """Moves the links to what is kept now that this step was written, and removes the rest; returns new damage.
@@ -67,7 +106,9 @@ class KeptCheckpoints:
         self._point("latest", step)
         earlier = [other for other in self._run.checkpoint_steps() if other <= step]
         self._find_unranked_damage(earlier)
-        kept = {*earlier[-self._keep.keep_last :], *self._best(earlier, self._keep.keep_best)}
+        kept = {*earlier[-self._keep_last :], *self._best(earlier, self._keep_best)}
+        if self._average is not None:
+            kept |= set(self._average.choose(self._run, earlier))
         self._point("best", next(iter(self._best(kept, 1)), None))
         for other in set(earlier) - kept - self._damaged:
             shutil.rmtree(self._run.checkpoint(other), ignore_errors=True)
@@ -94,9 +135,9 @@ class KeptCheckpoints:
         checkpoint = self._run.checkpoint(step)
         try:
             if step in self._verified:
-                check_sizes(checkpoint, TRANSLATOR_FILES)
+                check_sizes(checkpoint, translator_files(checkpoint))
             else:
-                verify_checkpoint(checkpoint, TRANSLATOR_FILES)
+                verify_checkpoint(checkpoint, translator_files(checkpoint))
         except UserError as error:
             self._note_damage(step, error)
             return False
@@ -107,7 +148,7 @@ class KeptCheckpoints:
     def _is_complete(self, step: int) -> bool:
         """Whether no damage is known and all sizes are right: quick enough for the training loop."""
         try:
-            check_sizes(self._run.checkpoint(step), TRANSLATOR_FILES)
+            check_sizes(self._run.checkpoint(step), translator_files(self._run.checkpoint(step)))
         except UserError:
             return False
         return step not in self._damaged

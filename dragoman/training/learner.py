@@ -6,7 +6,7 @@ AdamW (Adam where weight_decay is 0).
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,11 +24,13 @@ from dragoman.model.loss import LossSums
 from dragoman.model.shape import resolve_shape
 from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.model.transformer import Transformer
-from dragoman.run.config import Settings, TrainingSettings
+from dragoman.run.config import ModelPart, Settings, TrainingSettings
+from dragoman.training.adamw import AdamW
+from dragoman.training.weight_average import MovingAverage, WeightAverage
 
 _FIRST_LOSS_SCALE = 2.0**14
 _GOOD_STEPS_TO_DOUBLE = 2_000
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
@@ -67,7 +69,8 @@ class StepResult:
     loss_sums: LossSums
     """Sums over this rank's target tokens only; still on the device."""
     gradient_norm: float
-    """Norm of the gradient of the mean loss over the global batch, before clipping; the same on every rank."""
+    """Norm of the gradient of the mean loss over the global batch, before clipping; the same on every rank. Where
+    replicas learn apart, the mean over this rank's replicas."""
     own_loss: float
     """The smoothed loss in `loss_sums`, as a number."""
 
@@ -82,11 +85,13 @@ class Learner:
     """Everything one update reads and changes."""
 
     model: Transformer
-    optimizer: torch.optim.Optimizer
+    optimizer: AdamW
     gradients: GradientSum
     loss_scale: LossScale
     settings: TrainingSettings
     clock: StepClock = field(default_factory=lambda: StepClock(is_on=False))
+    average: WeightAverage | None = None
+    """An average of the weights that a translator may use instead."""
 
     def learn(self, step: int, batches: dict[int, MicroBatch], num_target_tokens: int) -> StepResult:
         """Collective: makes one update from the global batch; `batches` are those of this rank's virtual workers.
@@ -98,17 +103,18 @@ class Learner:
         # fp16 gradients must be small from the start: a sum over thousands of tokens, scaled up, would overflow.
         gradient_scale = self.loss_scale.value / num_target_tokens if self.loss_scale.is_dynamic else 1.0
         totals = LossSums(*torch.zeros(2, device=self.gradients.flat.device))
-        for index, (virtual_worker, batch) in enumerate(batches.items(), start=1):
-            beat("computing a gradient")
-            self.clock.switch(Part.FORWARD)
-            if index == len(batches):
-                self.gradients.expect_last_backward()
-            # Dropout depends on the virtual worker, not on the rank that computes it.
-            torch.manual_seed(virtual_worker_seed(self.settings.seed, step, virtual_worker))
-            sums = self.forward(batch, gradient_scale)
-            self.clock.switch(Part.BACKWARD)
-            sums.smoothed.backward()  # type: ignore[no-untyped-call]
-            totals = LossSums(totals.smoothed + sums.smoothed.detach(), totals.plain + sums.plain)
+        for part in self.gradients.contributions(batches):
+            for index, (virtual_worker, batch) in enumerate(part.items(), start=1):
+                beat("computing a gradient")
+                self.clock.switch(Part.FORWARD)
+                if index == len(part):
+                    self.gradients.expect_last_backward()
+                # Dropout depends on the virtual worker, not on the rank that computes it.
+                torch.manual_seed(virtual_worker_seed(self.settings.seed, step, virtual_worker))
+                sums = self.forward(batch, gradient_scale)
+                self.clock.switch(Part.BACKWARD)
+                sums.smoothed.backward()  # type: ignore[no-untyped-call]
+                totals = LossSums(totals.smoothed + sums.smoothed.detach(), totals.plain + sums.plain)
         self.clock.switch(Part.WAITING)
         summed = self.gradients.finish()
         self.clock.switch(Part.OPTIMIZER)
@@ -120,6 +126,8 @@ class Learner:
         beat("updating the weights")
         if result.is_finite:
             self.optimizer.step()
+            if isinstance(self.average, MovingAverage):
+                self.average.update()
         self.loss_scale.update(result.is_finite)
         self.clock.switch(Part.OTHER)
         return result
@@ -142,21 +150,37 @@ def virtual_worker_seed(seed: int, step: int, virtual_worker: int) -> int:
 
 
 def build_learner(
-    settings: Settings, corpus: PreparedCorpus, world: World, gradient_sum: type[GradientSum] = GradientSum
+    settings: Settings, corpus: PreparedCorpus, world: World, gradient_sum: Callable[..., GradientSum] = GradientSum
 ) -> Learner:
     """Builds a new model and its optimizer, the same on every rank because the seed is."""
     torch.manual_seed(settings.training.seed)
     vocab_sizes = corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size
     model = Transformer(resolve_shape(settings.model, *vocab_sizes, corpus.is_joint)).to(world.device)
+    freeze(model, settings.training.freeze)
     clock = StepClock(world.device, settings.monitoring.attribution)
+    decay = settings.checkpoints.ema_decay
     return Learner(
         model,
         build_optimizer(model, settings.training),
-        gradient_sum(model.parameters(), world, clock=clock),
+        gradient_sum(trained_parameters(model).values(), world, clock=clock),
         LossScale.start(settings.training.precision),
         settings.training,
         clock,
+        MovingAverage(model, decay) if decay else None,
     )
+
+
+def freeze(model: nn.Module, parts: Sequence[ModelPart]) -> None:
+    """Switches off the gradients of some parts; what belongs to neither encoder nor decoder are embeddings."""
+    for name, parameter in model.named_parameters():
+        first = name.partition(".")[0]
+        part = first if first in ("encoder", "decoder") else "embeddings"
+        parameter.requires_grad_(part not in parts)
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the parameters that training changes, by name: all but the frozen ones."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def build_stream(
@@ -178,38 +202,40 @@ def read_micro_batches(stream: BatchStream, plan: StepPlan, share: Iterable[int]
 # The optimizer and its state as named tensors
 
 
-def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, settings: TrainingSettings) -> AdamW:
     """Builds AdamW with weight decay for matrices only: decaying norms and biases has no use."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    return torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=0.0,
+    parameters = trained_parameters(model).values()
+    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+    vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
+    return AdamW(
+        [
+            {"params": matrices, "weight_decay": settings.weight_decay, "lr": 0.0},
+            {"params": vectors, "weight_decay": 0.0, "lr": 0.0},
+        ],
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
-        fused=True,
     )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: AdamW, rate: float) -> None:
     """Sets the learning rate of the next update."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Returns both moments of every parameter, as `moment/parameter`; empty before the first update."""
+def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    """Returns both moments of every trained parameter, as `moment/parameter`; empty before the first update."""
     return {
         f"{moment}/{name}": optimizer.state[parameter][moment]
         for name, parameter in model.named_parameters()
         if parameter in optimizer.state
-        for moment in _MOMENTS
+        for moment in MOMENTS
     }
 
 
 def parameters_by_moment(model: nn.Module) -> dict[str, Tensor]:
     """Returns the parameter that each moment belongs to; they have the same shape and number type."""
-    return {f"{moment}/{name}": parameter for name, parameter in model.named_parameters() for moment in _MOMENTS}
+    return {f"{moment}/{name}": each for name, each in trained_parameters(model).items() for moment in MOMENTS}
 
 
 def empty_moments(model: nn.Module) -> dict[str, Tensor]:
@@ -217,14 +243,12 @@ def empty_moments(model: nn.Module) -> dict[str, Tensor]:
     return {name: torch.zeros_like(parameter) for name, parameter in parameters_by_moment(model).items()}
 
 
-def restore_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], num_updates: int
-) -> None:
+def restore_optimizer(model: nn.Module, optimizer: AdamW, tensors: dict[str, Tensor], num_updates: int) -> None:
     """Restores the result of `optimizer_tensors`."""
     if num_updates == 0:
         return
-    for name, parameter in model.named_parameters():
-        moments = {moment: tensors[f"{moment}/{name}"].to(parameter.device) for moment in _MOMENTS}
+    for name, parameter in trained_parameters(model).items():
+        moments = {moment: tensors[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS}
         optimizer.state[parameter] = {"step": torch.tensor(float(num_updates), device=parameter.device), **moments}
 
 

@@ -20,11 +20,13 @@ from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.probe import (
     BackgroundAllReduce,
     measure_all_reduce,
+    measure_gather,
     measure_inside,
     measure_links,
     sweep_sizes,
 )
 from dragoman.cluster.rendezvous import INTERFACE_VARIABLES
+from dragoman.cluster.replica_gradient_sum import measure_encoding
 from dragoman.cluster.step_clock import OWN_WORK, TimedStep
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, share_of_rank
@@ -58,10 +60,13 @@ from dragoman.training.learner import (
     measure_fixed_share,
     read_micro_batches,
     set_learning_rate,
+    trained_parameters,
 )
 
-ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE = 0.25, 0.35, 0.05
-"""Shares of the given time: steps without exchange, all-reduces of rising size, all-reduces inside one machine."""
+ALONE_SHARE, SWEEP_SHARE, INSIDE_SHARE, GATHER_SHARE = 0.25, 0.3, 0.05, 0.15
+"""Shares of the given time: steps without exchange, all-reduces of rising size, all-reduces inside one machine, gathers
+between machines."""
+_BYTES_OF_INT8_SHARE = 4
 _WARM_UP_SHARE = 0.05
 FEW_STEPS, MOST_STEPS = 3, 12
 BRIEF_SECONDS, BRIEF_STEPS = 5.0, 5
@@ -127,6 +132,8 @@ class Rehearsal:
             stage()
             self._report()
         self._make_whole_steps()
+        if self._world.num_machines > 1:
+            self._measure_encoding()
         self.measured.loads = self.read_loads()
         self._report()
         return self.measured
@@ -166,7 +173,7 @@ class Rehearsal:
         measured = self.measured
         measured.alone_parts = parts.attribution
         measured.alone_steps = self._world.largest_numbers([_total(step) for step in steps])
-        measured.work_by_rank, measured.slowest = self._typical_work(steps), parts.slowest
+        self._note_work(steps, parts)
         # Must be the same on every rank, because the number of whole steps follows from it.
         readiness = self._world.sum_numbers(_mean_readiness(steps))
         measured.bucket_ready = [each / self._world.size for each in readiness]
@@ -190,13 +197,18 @@ class Rehearsal:
         self.measured.notes = [f"{machine}: {note}" for machine, (_, found) in by_machine.items() for note in found]
         self.measured.links = [
             MeasuredLink(
-                link.sender, link.receiver, link.latency_seconds, link.bytes_per_second, **by_machine[link.sender][0]
+                link.sender,
+                link.receiver,
+                link.latency_seconds,
+                link.bytes_per_second,
+                retransmitted_share=link.retransmitted_share,
+                **by_machine[link.sender][0],
             )
             for link in links
         ]
 
     def _exchange_alone(self) -> None:
-        """Collective: times all-reduces of rising size, over all ranks and inside one machine."""
+        """Collective: times all-reduces of rising size, over all ranks and inside one machine, and gathers."""
         gradient_bytes = self.measured.gradient_bytes
         sweep = measure_all_reduce(self._world, sweep_sizes(gradient_bytes), SWEEP_SHARE * self._seconds)
         self.measured.all_reduce = [Transfer(*each) for each in sweep]
@@ -204,12 +216,17 @@ class Rehearsal:
             inside = measure_inside(
                 self._world, sweep_sizes(min(gradient_bytes, _INSIDE_BYTES)), INSIDE_SHARE * self._seconds
             )
-            numbers = [float(number) for transfer in inside for number in transfer]
-            [count] = self._world.largest_numbers([float(len(numbers))])
-            agreed = self._world.largest_numbers(numbers + [0.0] * (int(count) - len(numbers)))
-            self.measured.all_reduce_inside = [
-                Transfer(int(size), seconds) for size, seconds in zip(agreed[::2], agreed[1::2], strict=True)
-            ]
+            self.measured.all_reduce_inside = self._agree(inside)
+            payload_bytes = gradient_bytes // _BYTES_OF_INT8_SHARE
+            gathers = measure_gather(self._world, sweep_sizes(payload_bytes), GATHER_SHARE * self._seconds)
+            self.measured.gather = self._agree(gathers)
+
+    def _agree(self, found: list[tuple[int, float]]) -> list[Transfer]:
+        """Collective: returns the transfers that some ranks measured, on all ranks."""
+        numbers = [float(number) for transfer in found for number in transfer]
+        [count] = self._world.largest_numbers([float(len(numbers))])
+        agreed = self._world.largest_numbers(numbers + [0.0] * (int(count) - len(numbers)))
+        return [Transfer(int(size), seconds) for size, seconds in zip(agreed[::2], agreed[1::2], strict=True)]
 
     def _exchange_while_computing(self) -> None:
         """Collective: measures how much computing and sending slow each other down; on a CPU they share the cores."""
@@ -252,7 +269,20 @@ class Rehearsal:
         parts = self._parts(steps)
         self.measured.steps = self._mean_seconds(steps)
         self.measured.step_parts = parts.attribution
-        self.measured.work_by_rank, self.measured.slowest = self._typical_work(steps), parts.slowest
+        self._note_work(steps, parts)
+
+    def _measure_encoding(self) -> None:
+        """Collective: times what ways to synchronise compute beside a step; the model cannot make steps afterwards."""
+        beat("measuring wire formats")
+        found = measure_encoding(
+            trained_parameters(self._learner.model).values(),
+            self._learner.gradients,
+            self._world.num_machines,
+            self._settings.synchronisation.powersgd_rank,
+        )
+        slowest = self._world.largest_numbers([seconds for _, seconds in found.values()])
+        self.measured.payload_bytes = {name: num_bytes for name, (num_bytes, _) in found.items()}
+        self.measured.encoding_seconds = dict(zip(found, slowest, strict=True))
 
     def _exchange_gradients(self) -> None:
         """Makes the following steps exchange their gradients."""
@@ -285,10 +315,13 @@ class Rehearsal:
     def _parts(self, steps: list[TimedStep]) -> IntervalParts:
         return combine_parts(TimedStep(), steps, self._world)
 
-    def _typical_work(self, steps: list[TimedStep]) -> list[float]:
-        """Collective: returns every rank's own work in its median step, so that one slow step does not count."""
+    def _note_work(self, steps: list[TimedStep], parts: IntervalParts) -> None:
+        """Collective: notes every rank's own work in its median step, so that one slow step does not count."""
         mine = median(sum(step.seconds[part] for part in OWN_WORK) for step in steps)
-        return [seconds for [seconds] in self._world.gather_numbers([mine])]
+        work = [seconds for [seconds] in self._world.gather_numbers([mine])]
+        # Parts of another rank would say nothing about the one that is slow in most steps.
+        is_same = parts.slowest_rank == work.index(max(work))
+        self.measured.work_by_rank, self.measured.slowest = work, parts.slowest if is_same else {}
 
     def _elapsed(self) -> float:
         """Collective: returns the seconds since the beginning, the same on every rank."""

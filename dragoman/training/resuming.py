@@ -6,17 +6,24 @@ this costs no network traffic, and a run that loses its first host loses no chec
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from dragoman.cluster.world import World
-from dragoman.run.checkpoints import newest_complete_checkpoint
+from dragoman.model.weights import load_weights
+from dragoman.run.checkpoints import MODEL_FILE, START_FOLDER, newest_complete_checkpoint
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
-from dragoman.training.checkpoint import TrainingState, restore_replaced_checkpoint
+from dragoman.run.synchronisation import Synchronisation
+from dragoman.training.checkpoint import TrainingState, read_state, restore_replaced_checkpoint
 from dragoman.training.learner import Learner, empty_moments, optimizer_tensors, restore_optimizer
+from dragoman.training.updates import Updates
+from dragoman.training.weight_average import MovingAverage
 
 _NO_CHECKPOINT = -1
 _ALL_DAMAGED = -2
@@ -103,4 +110,51 @@ def send_state(learner: Learner, state: TrainingState | None, world: World, send
     moments = optimizer_tensors(learner.model, learner.optimizer)
     for tensor in (*(parameter.data for parameter in learner.model.parameters()), *moments.values()):
         world.send_tensor(tensor, sender)
+    if isinstance(learner.average, MovingAverage) and learner.average.continue_from(sent.average):
+        for tensor in learner.average.tensors.values():
+            world.send_tensor(tensor, sender)
     return sent
+
+
+def send_replicas(
+    updates: Updates, state: TrainingState, tensors: Mapping[str, Tensor], world: World, sender: int
+) -> None:
+    """Collective: sends the state of replicas from the rank that could read it to all others."""
+    expected = updates.expected_tensors(state.replicas) if state.has_replicas else {}
+    received = {name: tensors.get(name, torch.empty_like(like)) for name, like in expected.items()}
+    for tensor in received.values():
+        world.send_tensor(tensor, sender)
+    if world.rank != sender:
+        updates.restore(state.replicas, received)
+
+
+def read_synchronisation(resume: ResumePlan, world: World) -> Synchronisation:
+    """Collective: returns how a resumed run synchronises, as its checkpoint says."""
+    return share_synchronisation(read_state(resume.checkpoint).synchronisation if resume.checkpoint else None, world)
+
+
+def share_synchronisation(known: Synchronisation | None, world: World) -> Synchronisation:
+    """Collective: returns what the first rank that knows it gives."""
+    texts = world.gather_texts([] if known is None else [(world.rank, json.dumps(known.to_json()))])
+    return Synchronisation.from_json(json.loads(texts[0]))
+
+
+def load_start_weights(run: RunFolder, learner: Learner, world: World) -> None:
+    """Collective: the first rank that has the weights reads them and sends them to all others."""
+    path = run.path / START_FOLDER / MODEL_FILE
+    can_read = [bool(number) for (number,) in world.gather_numbers([float(path.exists())])]
+    if not any(can_read):
+        raise UserError(f"The weights to start from are missing: no host has {path}. Start the run again.")
+    sender = can_read.index(True)
+    problem: str | None = None
+    if world.rank == sender:
+        try:
+            load_weights(learner.model, path)
+        except UserError as error:
+            problem = str(error)
+    if (problem := world.first_error(problem)) is not None:
+        raise UserError(problem)
+    for parameter in learner.model.parameters():
+        world.send_tensor(parameter.data, sender)
+    if isinstance(learner.average, MovingAverage):
+        learner.average.continue_from(None)

@@ -15,29 +15,50 @@ from dragoman.evaluation.scores import choose_tokenizer, require_tokenizer
 from dragoman.model.shape import resolve_shape
 from dragoman.run.checkpoints import newest_complete_checkpoint, require_same_data
 from dragoman.run.commands import resume_command
-from dragoman.run.config import Settings, dump_settings, load_settings, relative_to_run
+from dragoman.run.config import (
+    PROVENANCE,
+    Settings,
+    SynchronisationSettings,
+    dump_settings,
+    load_settings,
+    relative_to_run,
+)
 from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import write_json, write_text
-from dragoman.run.folder import RunFolder, checkpoint_step, is_locked
+from dragoman.run.folder import RunFolder, checkpoint_step, make_run_folder
+from dragoman.run.synchronisation import require_possible
+from dragoman.run.tables import read_toml
+from dragoman.training.warm_start import WarmStart, merge_model
 
 _KEPT_ON_RESUME = (
     ("training", "seed"),
     ("training", "global_batch_tokens"),
     ("training", "virtual_workers"),
+    ("training", "freeze"),
+    *(("synchronisation", name) for name in SynchronisationSettings.model_fields),
     ("data", "max_tokens"),
 )
-"""Settings that decide the order of sentences: with other values, it would not be the same run."""
+"""Settings that decide the order of sentences and what is trained: with other values, it would not be the same run."""
+_KEPT_PROVENANCE = ("start_weights",)
+"""What is known only when a run is created."""
 
 
-def create_run(run: RunFolder, settings: Settings, num_workers: int) -> None:
+def create_run(run: RunFolder, settings: Settings, num_workers: int, has_other_hosts: bool = False) -> None:
     """Creates the run folder and writes everything the run needs into it."""
     require_free_folder(run)
-    corpus = _check_settings(settings, num_workers)
+    fewer = _fewer_workers(settings, has_other_hosts)
+    start = WarmStart.open(settings.training.start_from) if settings.training.start_from else None
+    settings = start.adapt(settings) if start else settings
+    corpus = _check_settings(settings, num_workers, f"{fewer} or raise training.virtual_workers")
+    if start:
+        start.require_same_vocabulary(corpus)
+        start.require_same_shape(settings.model)
     settings = _resolve_tokenizer(_resolve_data(settings, corpus), corpus)
+    make_run_folder(run)
     try:
         copy_tokenizers(corpus, run)
         write_json(run.corpus_facts, corpus.facts())
-        _write_config(run, settings)
+        _write_config(run, settings, {"start_weights": start.copy_weights(run)} if start else {})
     except OSError as error:
         raise UserError(f"The run folder {run.path} cannot be written: {describe_os_error(error)}.") from error
 
@@ -52,32 +73,37 @@ def copy_tokenizers(corpus: PreparedCorpus, run: RunFolder) -> None:
 
 
 def reopen_run(
-    run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int, are_checkpoints_here: bool = True
+    run: RunFolder, settings: Settings | None, overrides: list[str], num_workers: int, has_other_hosts: bool = False
 ) -> None:
     """Checks that a run can continue, and writes the settings it continues with.
 
-    Its checkpoints may be on other hosts unless `are_checkpoints_here`; then the workers search for them.
+    Its checkpoints may be on other hosts, where the workers search for them.
     """
     if not run.exists:
         raise UserError(f"There is nothing to resume in {run.path}: it holds no run.")
     before = load_settings(run.config)
     settings = settings or load_settings(run.config, overrides)
+    if before.training.start_from:  # its model came from another run
+        training = settings.training.model_copy(update={"start_from": before.training.start_from})
+        model = merge_model(before.model, settings.model)
+        settings = settings.model_copy(update={"training": training, "model": model})
     for section, key in _KEPT_ON_RESUME:
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
             raise UsageError(f"A resumed run must keep {section}.{key} = {old}; start a new run to use {new}.")
     _require_data(run, settings.data.prepared)
-    corpus = _check_settings(settings, num_workers)
+    corpus = _check_settings(settings, num_workers, _fewer_workers(settings, has_other_hosts))
     settings = _resolve_tokenizer(_resolve_data(settings, corpus), corpus, before)
     warnings: list[str] = []
     checkpoint = newest_complete_checkpoint(run, warnings.append)
     if checkpoint is not None:
         require_same_data(checkpoint, corpus.fingerprint)
         _require_same_mixture(before, settings, corpus, checkpoint_step(checkpoint))
-    elif are_checkpoints_here:
+    elif not has_other_hosts:
         raise UserError(" ".join([f"There is no checkpoint to resume in {run.checkpoints}.", *warnings]))
     if settings != before:
-        _write_config(run, settings)
+        provenance = read_toml(run.config).get(PROVENANCE, {})
+        _write_config(run, settings, {name: provenance[name] for name in _KEPT_PROVENANCE if name in provenance})
 
 
 def _require_data(run: RunFolder, prepared: Path) -> None:
@@ -89,10 +115,10 @@ def _require_data(run: RunFolder, prepared: Path) -> None:
         )
 
 
-def _write_config(run: RunFolder, settings: Settings) -> None:
+def _write_config(run: RunFolder, settings: Settings, origin: dict[str, Any]) -> None:
     prepared = settings.data.prepared
     data = settings.data.model_copy(update={"prepared": relative_to_run(prepared, run.path)})
-    start = _describe_start() | {"prepared": str(prepared)}
+    start = _describe_start() | {"prepared": str(prepared)} | origin
     write_text(run.config, dump_settings(settings.model_copy(update={"data": data}), start))
 
 
@@ -107,29 +133,38 @@ def _require_same_mixture(before: Settings, settings: Settings, corpus: Prepared
 
 
 def require_free_folder(run: RunFolder) -> None:
-    """Refuses to write into another run or a folder with other files; a run without checkpoints may start again."""
-    if run.exists and not run.checkpoint_steps() and not is_locked(run):
+    """Refuses to write into another run or a folder with other files; a run without checkpoints may start again.
+
+    Another process may be about to write its first checkpoint: whoever calls this has locked the run, or will.
+    """
+    if run.exists and not run.checkpoint_steps():
         return
     if run.exists:
         raise UserError(
             f"{run.path} already holds a run: choose another folder with --run-dir, or continue it with: "
             f"{resume_command(run.path)}"
         )
-    own = {run.corpus, run.prepared, run.chosen_config, run.launch_log}
+    own = {run.corpus, run.chosen_config, run.launch_log, run.lock, *run.preparation()}
     if run.path.exists() and not (run.path.is_dir() and set(run.path.iterdir()) <= own):
         raise UserError(f"{run.path} exists and is not a run folder. Choose another one with --run-dir.")
 
 
-def _check_settings(settings: Settings, num_workers: int) -> PreparedCorpus:
-    """Fails early, before workers start; returns the verified corpus."""
+def _fewer_workers(settings: Settings, has_other_hosts: bool) -> str:
+    """Advises how to use no more workers than virtual workers."""
+    num_virtual = settings.training.virtual_workers
+    if has_other_hosts:
+        return f"give the hosts at most {num_virtual} workers together in --hosts"
+    return f"use --workers {num_virtual}"
+
+
+def _check_settings(settings: Settings, num_workers: int, advice: str) -> PreparedCorpus:
+    """Fails early, before workers start; returns the verified corpus. `advice` is for too many workers."""
     virtual_workers = settings.training.virtual_workers
     if num_workers < 1:
         raise UsageError(f"--workers takes a number of at least 1, not {num_workers}.")
     if num_workers > virtual_workers:
-        raise UsageError(
-            f"{num_workers} workers cannot share {virtual_workers} virtual workers: "
-            f"use --workers {virtual_workers} or raise training.virtual_workers."
-        )
+        raise UsageError(f"{num_workers} workers cannot share {virtual_workers} virtual workers: {advice}.")
+    require_possible(settings)
     corpus = PreparedCorpus.open(settings.data.prepared)
     resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     Mixture.build(corpus.train_corpora, settings.data)

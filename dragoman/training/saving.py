@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,30 +67,48 @@ class SaveFailed:
         return f"The checkpoint of step {self.step} could not be written to {self.folder}: {self.reason}."
 
 
+@dataclass(frozen=True)
+class ReplicaTensors:
+    """What replicas have besides the weights and moments of this rank."""
+
+    agreed: dict[str, Tensor] = field(default_factory=dict)
+    """Mean weights of all replicas, by parameter name; empty where all ranks have the same."""
+    moments: dict[str, Tensor] = field(default_factory=dict)
+    """Moments of the first replica, so that all hosts save the same."""
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+SAME_EVERYWHERE = ReplicaTensors()
+
+
 class HostCopy:
     """Host memory for weights and moments, allocated once and filled again for every checkpoint.
 
-    It costs a rank that saves three times the size of the model in host memory, in addition to what training needs.
+    It costs a rank that saves three times the size of the model in host memory, four times where weights are averaged,
+    in addition to what training needs.
     """
 
     def __init__(self) -> None:
-        self._copies: dict[str, Tensor] = {}
+        self._copies: dict[str, dict[str, Tensor]] = {}
 
-    def take(self, state: TrainingState, learner: Learner) -> Snapshot:
+    def take(self, state: TrainingState, learner: Learner, replicas: ReplicaTensors = SAME_EVERYWHERE) -> Snapshot:
         """Copies the current state; the copy is valid until the next call."""
         return Snapshot(
             dataclasses.replace(state, loss_scale=dataclasses.replace(state.loss_scale)),
-            self._fill(dict(learner.model.named_parameters())),
-            self._fill(optimizer_tensors(learner.model, learner.optimizer)),
+            self._fill("weights", dict(learner.model.named_parameters()) | replicas.agreed),
+            self._fill("moments", optimizer_tensors(learner.model, learner.optimizer) | replicas.moments),
+            None if learner.average is None else self._fill("averaged", learner.average.tensors),
+            self._fill("replicas", replicas.tensors),
         )
 
-    def _fill(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _fill(self, kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        copies = self._copies.setdefault(kind, {})
         for name, tensor in tensors.items():
-            if name not in self._copies:
+            if name not in copies or copies[name].shape != tensor.shape:  # fragments on their way differ in size
                 # A GPU copies into pinned memory several times faster.
-                self._copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            self._copies[name].copy_(tensor.detach())
-        return {name: self._copies[name] for name in tensors}
+                copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            copies[name].copy_(tensor.detach())
+        return {name: copies[name] for name in tensors}
 
 
 class CheckpointSaver:
@@ -121,20 +139,20 @@ class CheckpointSaver:
         """Whether the last attempt failed and it is time for another."""
         return time.monotonic() >= self._retry_at
 
-    def save(self, state: TrainingState, learner: Learner) -> bool:
+    def save(self, state: TrainingState, learner: Learner, replicas: ReplicaTensors = SAME_EVERYWHERE) -> bool:
         """Starts to save this state; returns False at once where an earlier one is still being written."""
         self._collect()
         if self._writing is not None:
             return False
         begin = time.perf_counter()
-        snapshot = self._copy.take(state, learner)
+        snapshot = self._copy.take(state, learner, replicas)
         self._being_saved, self._retry_at = snapshot.state, math.inf
         self._writing = self._thread.submit(self._write, snapshot, time.perf_counter() - begin)
         return True
 
     def mark_outdated(self) -> None:
         """Requests that the step on disk is saved again, because it was evaluated since."""
-        self._wait()
+        self.wait()
         self._is_outdated = True
 
     def poll(self) -> list[Saved | SaveFailed]:
@@ -143,22 +161,28 @@ class CheckpointSaver:
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
-    def save_now(self, state: TrainingState, learner: Learner, num_attempts: int = 1) -> None:
+    def save_now(
+        self,
+        state: TrainingState,
+        learner: Learner,
+        replicas: ReplicaTensors = SAME_EVERYWHERE,
+        num_attempts: int = 1,
+    ) -> None:
         """Returns when this state is on disk; raises a UserError where every attempt failed."""
-        self._wait()
+        self.wait()
         for attempt in range(num_attempts):
             if self._has(state):
                 return
             if attempt:
                 time.sleep(FINAL_PAUSE_SECONDS)
-            self.save(state, learner)
-            self._wait()
+            self.save(state, learner, replicas)
+            self.wait()
         if not self._has(state):
             raise self._failure()
 
-    def finish(self, state: TrainingState, learner: Learner) -> None:
+    def finish(self, state: TrainingState, learner: Learner, replicas: ReplicaTensors = SAME_EVERYWHERE) -> None:
         """Saves the last state of a run, with several attempts."""
-        self.save_now(state, learner, _NUM_FINAL_ATTEMPTS)
+        self.save_now(state, learner, replicas, _NUM_FINAL_ATTEMPTS)
 
     def is_among_best(self, step: int, evaluation: SavedEvaluation) -> bool:
         """Whether a checkpoint with this evaluation would be among the best."""
@@ -181,7 +205,8 @@ class CheckpointSaver:
             return SaveFailed(step, self._run.checkpoints, describe_os_error(error))
         return Saved(step, path, num_bytes, time.perf_counter() - begin, snapshot_seconds, tuple(problems))
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Waits for a checkpoint that is being written."""
         if self._writing is not None:
             while wait([self._writing], timeout=BEAT_SECONDS).not_done:
                 beat("waiting for a checkpoint to be written")  # a slow disk is not a hang

@@ -26,11 +26,13 @@ class StopReason(IntEnum):
 
     NONE = 0
     STEPS = 1
-    TIME = 2
-    COST = 3
-    HOST_BACK = 4
-    SIGNAL = 5
-    REQUEST = 6
+    PATIENCE = 2
+    """The dev set did not get better for as many evaluations as evaluation.patience."""
+    TIME = 3
+    COST = 4
+    HOST_BACK = 5
+    SIGNAL = 6
+    REQUEST = 7
     """`dragoman stop`: unlike a signal, which a job manager may send, it means that the run must not be restarted."""
 
 
@@ -83,8 +85,15 @@ class StopConditions:
     """
 
     def __init__(
-        self, settings: TrainingSettings, spent: SpentTime, notice: StopNotice, run: RunFolder | None = None
+        self,
+        settings: TrainingSettings,
+        spent: SpentTime,
+        notice: StopNotice,
+        run: RunFolder | None = None,
+        has_final_average: bool = False,
     ) -> None:
+        """`has_final_average`: one more evaluation follows the last step, which a budget must allow."""
+        self._has_final_average = has_final_average
         self.spent = spent
         self.timer = StepTimer(spent.measured)
         self._budget = Budget.from_settings(settings)
@@ -95,7 +104,9 @@ class StopConditions:
     def reason_before_step(self, is_evaluation_due: bool) -> StopReason:
         """Returns why this rank would stop after the step that begins now: with one more, the budget might not last."""
         self.timer.begin_step()
-        return self._reason(self.spent.measured.to_end_after_next_step(self._budget, is_evaluation_due))
+        measured = self.spent.measured
+        for_average = measured.to_evaluate(self._budget) if self._has_final_average else 0.0
+        return self._reason(measured.to_end_after_next_step(self._budget, is_evaluation_due) + for_average)
 
     def reason_to_stop_at_once(self) -> StopReason:
         """Returns why this rank would even interrupt an evaluation: there is just enough time left to save."""

@@ -2,41 +2,43 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from dragoman.cluster.failure import write_traceback
 from dragoman.cluster.heartbeat import beat, report_end
 from dragoman.cluster.step_clock import Part
 from dragoman.cluster.world import Vote, World
 from dragoman.corpus.batching import FIRST_POSITION, MicroBatch, StepPlan, share_of_rank
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.validation import Evaluation, EvaluationFailedError, evaluate_on_dev, save_translations
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.monitoring.interval import TrainMeters, read_parts
 from dragoman.monitoring.pace import FinishedStep
 from dragoman.monitoring.watcher import PredictionSample, Watcher
-from dragoman.run.checkpoints import SavedEvaluation
-from dragoman.run.commands import command_for, resume_command
+from dragoman.run.checkpoints import METRIC_NAMES, SavedEvaluation, WeightsName
 from dragoman.run.config import Settings
 from dragoman.run.folder import RunFolder
-from dragoman.run.schedule import build_schedule
-from dragoman.run.units import format_duration
-from dragoman.training.checkpoint import TrainingState, restore_learner
-from dragoman.training.kept_checkpoints import KeptCheckpoints
+from dragoman.run.schedule import build_schedule, lower_at_plateaus, peak_rate
+from dragoman.run.synchronisation import Synchronisation
+from dragoman.training.checkpoint import TrainingState, restore_learner, restore_replicas
+from dragoman.training.dev_evaluation import DevEvaluator, JudgedWeights
+from dragoman.training.dev_progress import DevProgress
+from dragoman.training.final_average import judge_final_average
+from dragoman.training.kept_checkpoints import FinalAverage, KeptCheckpoints
 from dragoman.training.learner import (
     Learner,
     StepResult,
-    build_learner,
     build_stream,
     measure_fixed_share,
     read_micro_batches,
     set_learning_rate,
 )
-from dragoman.training.resuming import ResumePlan, send_state
-from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
+from dragoman.training.resuming import ResumePlan, load_start_weights, send_replicas, send_state
+from dragoman.training.run_messages import describe_end, describe_start, describe_synchronisation
+from dragoman.training.saving import SAME_EVERYWHERE, CheckpointSaver, ReplicaTensors, Saved, SaveFailed
 from dragoman.training.stopping import FiniteGuard, StopConditions, StopReason
+from dragoman.training.updates import build_updates
 
 _FIXED_COST_STEP = 5
 
@@ -53,16 +55,19 @@ class Trainer:
         watcher: Watcher,
         resume: ResumePlan,
         stop: StopConditions,
+        synchronisation: Synchronisation = Synchronisation(),  # noqa: B008 - frozen
         restart_cause: str | None = None,
+        is_restart_recorded: bool = False,
     ) -> None:
-        self._restart_cause = restart_cause
+        self._restart_cause, self._is_restart_recorded = restart_cause, is_restart_recorded
         self._run = run
         self._settings = settings
         self._corpus = corpus
         self._world = world
         self._watcher = watcher
-        self.learner = build_learner(settings, corpus, world)
+        self.learner, self._updates = build_updates(settings, synchronisation, corpus, world, self._rate_share)
         self._schedule = build_schedule(settings.training, self.learner.model.shape.width)
+        self._peak_rate = peak_rate(self._schedule, settings.training)
         self.step = self._num_updates = 0
         self._stop, self._spent = stop, stop.spent
         position, self._begin = FIRST_POSITION, time.monotonic()
@@ -75,13 +80,23 @@ class Trainer:
         self._stream = build_stream(settings, corpus, self._mixture, position)
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
         self._meters = TrainMeters()
+        agreed_weights = self._updates.agreed_weights
+        self._evaluator = DevEvaluator(run, settings, corpus, world, watcher, stop, self.learner, agreed_weights)
         self._evaluation: SavedEvaluation | None = None
+        self._weights: WeightsName = (
+            state.weights if state is not None and self.learner.average is not None else "trained"
+        )
+        self._progress = state.progress if state is not None else DevProgress()
+        self._restored = state
         self._is_resumed = state is not None
         self._is_evaluation_missing = state is not None and self._lacks_evaluation(state)
         self._is_saver = resume.is_saver
-        kept = KeptCheckpoints(run, settings.checkpoints, settings.best_by)
+        self._savers = _find_savers(resume, world) if self._updates.is_saved_together else []
+        self._final_average = FinalAverage.from_settings(settings)
+        kept = KeptCheckpoints(run, settings.checkpoints, settings.best_by, self._final_average)
         self._saver = CheckpointSaver(run, kept, self.step if self._is_resumed else None)
         self._is_save_due = False
+        self._collected, self._collected_at = SAME_EVERYWHERE, -1
         self._first_step = self.step
         self._fixed_share: float | None = None
 
@@ -90,8 +105,13 @@ class Trainer:
         state = None
         if resume.checkpoint is not None:
             state = restore_learner(resume.checkpoint, self.learner, self._corpus.fingerprint)
+            replicas = restore_replicas(resume.checkpoint, state, self._updates)
         if resume.sender is not None:
-            state = send_state(self.learner, state, self._world, resume.sender)
+            sent = send_state(self.learner, state, self._world, resume.sender)
+            send_replicas(self._updates, sent, replicas if state else {}, self._world, resume.sender)
+            state = sent
+        if state is None and self._settings.training.start_from:
+            load_start_weights(self._run, self.learner, self._world)
         return state
 
     def train(self) -> StopReason:
@@ -121,9 +141,9 @@ class Trainer:
                 vote = self._start_vote()  # answered while the step computes
                 plan = self._stream.next_step()
                 batches = read_micro_batches(self._stream, plan, self._share)
-                learning_rate = self._schedule(self._num_updates)
+                learning_rate = self._learning_rate()
                 set_learning_rate(self.learner.optimizer, learning_rate)
-                result = self.learner.learn(self.step, batches, plan.num_target_tokens)
+                result = self._updates.learn(self.step, batches, plan)
                 guard.check(self.step + 1, result.is_finite, result.gradient_norm, learning_rate)
 
                 self.step += 1
@@ -132,7 +152,7 @@ class Trainer:
                 seconds = time.perf_counter() - begin
                 self._measure(plan, result, seconds)
                 self._watcher.progressed(self.step, self._finished_step(plan, result, batches, seconds))
-                reason = StopReason(vote.result())
+                reason = self._await_vote(vote)
                 if reason <= StopReason.COST and self.step >= settings.training.max_steps:
                     reason = StopReason.STEPS  # even if a budget ends with it: nothing is left to do
                 is_over = reason is not StopReason.NONE
@@ -143,18 +163,25 @@ class Trainer:
                 is_asked_to_end = reason >= StopReason.HOST_BACK
                 if not is_asked_to_end and (is_over or self._is_evaluation_due(self.step)):
                     reason = self._evaluate(is_last=is_over) or reason
+                    if reason is StopReason.PATIENCE:
+                        self._log(learning_rate, batches)
                 self._is_save_due |= self.step % settings.checkpoints.save_every == 0 or self._is_best()
                 self._save_if_due()
             self._save_and_wait(self._saver.finish)
+            if self._final_average is not None and reason < StopReason.HOST_BACK:
+                self._average_checkpoints(self._final_average)
 
-        self._watcher.say(self._closing_message(reason))
+        end = describe_end(self._run, settings, reason, self.step, self._spent, self._progress)
+        self._watcher.say(end)
         report_end(reason.name.lower(), self.step)
         return reason
 
     def _reason_at_start(self) -> StopReason:
-        """Collective: returns why no step is to be made at all: all are made, or a resumed run has no budget left."""
+        """Collective: returns why no step is to be made at all: a resumed run has ended, or has no budget left."""
         if self.step >= self._settings.training.max_steps:
             return StopReason.STEPS
+        if self._progress.is_patience_over(self._settings):
+            return StopReason.PATIENCE
         if not self._is_resumed:
             return StopReason.NONE  # even the smallest budget brings one step, which shows what a step takes
         return StopReason(self._start_vote().result())
@@ -164,33 +191,24 @@ class Trainer:
         is_evaluation_due = self._is_evaluation_due(self.step + 1)
         return self._world.start_vote(self._stop.reason_before_step(is_evaluation_due))
 
+    def _await_vote(self, vote: Vote) -> StopReason:
+        """Returns the result of a vote; replicas that learn apart wait here for slower ones."""
+        self.learner.clock.switch(Part.WAITING)
+        reason = StopReason(vote.result())
+        self.learner.clock.switch(Part.OTHER)
+        return reason
+
     def _is_evaluation_due(self, step: int) -> bool:
         return step % self._settings.evaluation.evaluate_every == 0
 
     def _announce(self) -> None:
-        shape = self.learner.model.shape
-        num_parameters = sum(parameter.numel() for parameter in self.learner.model.parameters())
-        self._watcher.say(
-            f"{self._settings.model.preset}: {num_parameters:,} parameters, "
-            f"{shape.source_vocab_size:,} source and {shape.target_vocab_size:,} target subwords, "
-            f"{self._settings.training.precision} on {self._world.device.type}."
-        )
-        self._watcher.say(
-            f"{self._world.size} {'workers share' if self._world.size > 1 else 'worker has'} "
-            f"{self._settings.training.virtual_workers} virtual workers and "
-            f"{self._settings.training.global_batch_tokens:,} tokens per step."
-        )
-        for message in self._mixture.describe():
+        for message in describe_start(self._settings, self.learner, self._world, self._mixture, self._stream):
             self._watcher.say(message)
-        if self._stream.num_left_out:
-            self._watcher.say(
-                f"{self._stream.num_left_out:,} training pairs are left out: one side has more than "
-                f"{self._stream.longest_used} subwords (the limit is the smaller of data.max_tokens and "
-                "training.global_batch_tokens / virtual_workers)."
-            )
+        if message := describe_synchronisation(self._updates.plan):
+            self._watcher.say(message)
         if self._is_resumed:
             figures = {"workers": self._world.size, "cause": self._restart_cause}
-            self._watcher.restarted(self.step, figures, self._spent.seconds)
+            self._watcher.restarted(self.step, None if self._is_restart_recorded else figures, self._spent.seconds)
 
     def _measure(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
         meters = self._meters
@@ -221,7 +239,7 @@ class Trainer:
         """Collective: writes one record about the steps since the last one."""
         if not self._meters.num_steps:
             return
-        figures = self._meters.read(self._world) | {
+        figures: dict[str, Any] = self._meters.read(self._world) | {
             "learning_rate": learning_rate,
             "loss_scale": self.learner.loss_scale.value,
             "skipped_steps": self.learner.loss_scale.num_skipped_steps,
@@ -235,6 +253,8 @@ class Trainer:
         if (parts := read_parts(self.learner.clock, self._world)) is not None:
             figures |= parts.to_record() | {"fixed_share": self._fixed_share}
             figures["gradient_bytes"] = self.learner.gradients.flat.nbytes
+        if (strategy := self._updates.plan.strategy) != "every_step":
+            figures |= {"synchronisation": strategy, "replica_bytes_per_step": self._updates.bytes_per_step}
         is_sample_due = self.step % self._settings.training.sample_every < self._meters.num_steps
         self._meters = TrainMeters()
         is_shown = self._world.is_first and is_sample_due and bool(batches)
@@ -253,55 +273,66 @@ class Trainer:
             prediction=[begin_mark, *corpus.target_tokenizer.subwords(prediction)],
         )
 
+    def _rate_share(self) -> float:
+        """Returns the learning rate of the next update as a share of the largest one; 1 while it rises."""
+        is_rising = self._num_updates < self._settings.training.warmup_steps
+        return 1.0 if is_rising else self._learning_rate() / self._peak_rate
+
+    def _learning_rate(self) -> float:
+        """Returns the learning rate of the next update."""
+        rate = self._schedule(self._num_updates)
+        return lower_at_plateaus(rate, self._progress.num_cuts, self._settings.training)
+
     def _evaluate(self, is_last: bool = False) -> StopReason:
-        """Collective: evaluates the model on the dev set; returns why it was interrupted, NONE if it was not."""
+        """Collective: evaluates the model on the dev set; returns why the run should end now, NONE if it should not."""
         # The last evaluation may take long, or even kill the process: what was learned is saved before.
-        is_saved = is_last and self._is_saver and self._saver.save(self._state(), self.learner)
-        self.learner.clock.switch(Part.EVALUATION)
-        begin = time.perf_counter()
-        try:
-            evaluation = evaluate_on_dev(
-                self.learner.model,
-                self._corpus,
-                self._settings,
-                self._world,
-                should_stop=lambda: self._stop.reason_to_stop_at_once() is not StopReason.NONE,
-            )
-        except EvaluationFailedError as error:
-            self._stop.timer.leave_out(time.perf_counter() - begin)
-            self._report_failed_evaluation(error)
-            return StopReason.NONE
-        finally:
-            self.learner.clock.switch(Part.OTHER)
-        if evaluation is None:
-            return StopReason(self._world.start_vote(self._stop.reason_to_stop_at_once()).result())
-        self._stop.timer.add_evaluation(evaluation.seconds)
+        is_saved = is_last and self._save_before_evaluation()
+        judged = self._evaluator.evaluate(self.step)
+        if not isinstance(judged, JudgedWeights):
+            return judged
         if is_saved:
             self._saver.mark_outdated()
-        self._evaluation = {name: getattr(evaluation, name) for name in ("loss", "bleu", "chrf", "tokenizer")}
-        self._watcher.evaluated(self.step, evaluation.figures())
-        if self._world.is_first:
-            self._save_translations(evaluation)
-        return StopReason.NONE
+        self._evaluation, self._weights = judged.saved(), judged.weights
+        newest = (self.step, judged.evaluation.loss, judged.evaluation.train_sample_loss)
+        is_regular = self._is_evaluation_due(self.step)  # others would be unknown to a run that was not interrupted
+        if is_regular and (message := self._updates.judge(newest, self._schedule)):
+            self._watcher.say(f"step {self.step}: {message}")
+            self._collected_at = -1
+        return self._note_progress(self._evaluation)
 
-    def _save_translations(self, evaluation: Evaluation) -> None:
-        """Writes translations.jsonl; no fault here may end a run, whose scores are already in metrics.jsonl."""
-        try:
-            save_translations(self._run, self.step, evaluation)
-        except Exception as error:
+    def _save_before_evaluation(self) -> bool:
+        """Collective: starts to save on a rank that saves; returns whether it did."""
+        replicas = self._collect_replicas()
+        return self._is_saver and self._saver.save(self._state(), self.learner, replicas)
+
+    def _note_progress(self, evaluation: SavedEvaluation) -> StopReason:
+        """Counts an evaluation; returns PATIENCE where the run should end because it does not get better."""
+        num_cuts, rate = self._progress.num_cuts, self._learning_rate()
+        self._progress = self._progress.after(evaluation, self._settings, self._num_updates)
+        if self._progress.num_cuts > num_cuts:
+            metric, number = METRIC_NAMES[self._settings.evaluation.metric], self._settings.training.plateau_patience
             self._watcher.say(
-                f"The translations of step {self.step} could not be saved in {self._run.translations} "
-                f"({type(error).__name__}: {error}). The run goes on without them."
+                f"step {self.step}: {metric} did not get better in {number} evaluation{'s' if number > 1 else ''}: the "
+                f"learning rate goes from {rate:.3g} to {self._learning_rate():.3g}."
             )
+        is_over = self._progress.is_patience_over(self._settings) and self.step < self._settings.training.max_steps
+        return StopReason.PATIENCE if is_over else StopReason.NONE
 
-    def _report_failed_evaluation(self, error: EvaluationFailedError) -> None:
-        """Says why there are no scores; a model that cannot be judged now can still be trained and saved."""
-        details = write_traceback(self._run.path, self._world.rank, error.__cause__) if error.__cause__ else None
-        where = f" Details are in {details}." if details else ""
-        self._watcher.say(
-            f"Step {self.step} could not be evaluated ({error}).{where} The run goes on without these scores; "
-            f"to evaluate it later: {command_for(f'evaluate --checkpoint {self.step}', self._run.path)}"
-        )
+    def _average_checkpoints(self, average: FinalAverage) -> None:
+        """Collective: averages checkpoints, and saves the average with the last one where it is better."""
+        restored = self._restored if self._restored is not None and self._restored.step == self.step else None
+        trained = self._evaluation or (restored.evaluation if restored is not None else None)
+        is_done = restored is not None and restored.average is not None
+        if trained is None or is_done:
+            return
+        found = judge_final_average(self._evaluator, average, self.step, trained)
+        if found is None:
+            return
+        self.learner.average, judged = found
+        self._evaluation, self._weights = judged.saved(), judged.weights
+        if self._is_saver:
+            self._saver.mark_outdated()
+        self._save_and_wait(self._saver.finish)
 
     def _lacks_evaluation(self, state: TrainingState) -> bool:
         """Whether a checkpoint's step should have been evaluated, but a request to stop came first."""
@@ -317,20 +348,48 @@ class Trainer:
 
     def _save_if_due(self) -> None:
         """Starts a checkpoint on a rank that saves; it stays due while an earlier one is being written."""
+        if self._updates.is_saved_together:
+            self._save_together_if_due()
+            return
         if not self._is_saver:
             return
+        if self._is_save_due and self._final_average is not None:
+            self._saver.wait()  # an average needs the checkpoint of exactly this step
         self._report_saves()
         if self._is_save_due or self._saver.is_retry_due:
             self.learner.clock.switch(Part.CHECKPOINT)
             self._is_save_due = not self._saver.save(self._state(), self.learner)
             self.learner.clock.switch(Part.OTHER)
 
-    def _save_and_wait(self, save: Callable[[TrainingState, Learner], None]) -> None:
-        """Writes a checkpoint on a rank that saves; the others continue and wait for it at the next collective."""
+    def _save_together_if_due(self) -> None:
+        """Collective: starts a checkpoint of all replicas where one rank finds it due; waits for an earlier one."""
+        self._report_saves()
+        is_possible = self.step % self._settings.checkpoints.save_every == 0 or self._evaluation is not None
+        if not is_possible or not self._world.largest_numbers([float(self._is_save_due)])[0]:
+            return
+        self.learner.clock.switch(Part.CHECKPOINT)
+        replicas = self._collect_replicas()
+        if self._is_saver:
+            self._saver.wait()
+            self._saver.save(self._state(), self.learner, replicas)
+        self._is_save_due = False
+        self.learner.clock.switch(Part.OTHER)
+
+    def _collect_replicas(self) -> ReplicaTensors:
+        """Collective: returns what replicas add to a checkpoint; sends it to ranks that save, once for each step."""
+        if self._collected_at != self.step:
+            collected = self._updates.collect(self._savers)
+            agreed = self._updates.agreed_tensors(collected) if self._is_saver else ({}, {})
+            self._collected, self._collected_at = ReplicaTensors(*agreed, collected), self.step
+        return self._collected
+
+    def _save_and_wait(self, save: Callable[[TrainingState, Learner, ReplicaTensors], None]) -> None:
+        """Collective: writes a checkpoint on a rank that saves; the others wait for it at the next collective."""
+        replicas = self._collect_replicas()
         if not self._is_saver:
             return
         try:
-            save(self._state(), self.learner)
+            save(self._state(), self.learner, replicas)
         finally:
             self._report_saves()
 
@@ -355,6 +414,12 @@ class Trainer:
             model=self.learner.model.shape,
             data_fingerprint=self._corpus.fingerprint,
             evaluation=self._evaluation,
+            weights=self._weights,
+            average=self.learner.average.facts() if self.learner.average is not None else None,
+            progress=self._progress,
+            synchronisation=self._updates.plan,
+            replicas=self._updates.facts(),
+            has_replicas=self._updates.has_state,
         )
 
     @property
@@ -362,21 +427,8 @@ class Trainer:
         """Seconds that led to this step; what was lost to crashes and restarts is in `SpentTime` only."""
         return time.monotonic() - self._begin
 
-    def _closing_message(self, reason: StopReason) -> str:
-        """Returns the last message of a run."""
-        cost = "" if self._spent.cost is None else f", cost {self._spent.cost:.2f}"
-        steps = "1 step" if self.step == 1 else f"{self.step:,} steps"
-        spent = f"after {steps} in {format_duration(self._spent.seconds)}, all starts included{cost}"
-        used_up = self._settings.training.model_dump() if reason in (StopReason.TIME, StopReason.COST) else None
-        resume = f"Continue with: {resume_command(self._run.path, used_up, self._spent.seconds)}"
-        match reason:
-            case StopReason.SIGNAL | StopReason.REQUEST:
-                return f"Stopped on request {spent}; everything is saved. {resume}"
-            case StopReason.HOST_BACK:
-                return f"A host is back: paused {spent}; everything is saved."
-            case StopReason.TIME:
-                return f"training.max_hours is used up {spent}; everything is saved. {resume}"
-            case StopReason.COST:
-                return f"training.max_cost is used up {spent}; everything is saved. {resume}"
-            case _:
-                return f"Finished {spent}."
+
+def _find_savers(resume: ResumePlan, world: World) -> list[int]:
+    """Collective: returns the ranks that save checkpoints."""
+    flags = world.gather_numbers([float(resume.is_saver)])
+    return [rank for rank, (is_saver,) in enumerate(flags) if is_saver]

@@ -15,8 +15,8 @@ from typing import NoReturn
 import torch
 
 from dragoman.cluster.environment import (
-    CAUSE_VARIABLE,
     CHECK_SECONDS_VARIABLE,
+    IS_RESTART_RECORDED_VARIABLE,
     MEASUREMENTS_FILE,
     PARENT_VARIABLE,
     RESUMED_VARIABLE,
@@ -28,8 +28,7 @@ from dragoman.cluster.heartbeat import report_end, start_heartbeat
 from dragoman.cluster.rendezvous import Rendezvous, join_rendezvous
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.diagnosis.advice import predict_and_advise
-from dragoman.diagnosis.prediction import Prediction
+from dragoman.diagnosis.strategies import choose_strategy, predict_with
 from dragoman.diagnosis.verdict import verdict_of_run
 from dragoman.evaluation.scores import require_tokenizer
 from dragoman.model.device import choose_device
@@ -38,20 +37,21 @@ from dragoman.monitoring.sampling.sampler import start_sampler
 from dragoman.monitoring.sinks import RunConsole, Sinks
 from dragoman.monitoring.system_figures import SystemFigures
 from dragoman.monitoring.watcher import (
+    KnownSpeed,
     PredictionCheck,
     RunWatcher,
     Watcher,
-    read_predicted_seconds,
-    read_recorded_seconds,
+    read_known_speed,
 )
 from dragoman.run.commands import command_for, resume_command
 from dragoman.run.config import Settings, load_settings
-from dragoman.run.errors import FULL_DISK, UserError, describe_os_error
+from dragoman.run.errors import FULL_DISK, UserError, describe_fault, describe_os_error
 from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import end_with_parent
+from dragoman.run.synchronisation import Synchronisation, resolve_synchronisation
 from dragoman.training.rehearsal import rehearse, rehearse_briefly
-from dragoman.training.resuming import ResumePlan, plan_resume
+from dragoman.training.resuming import ResumePlan, plan_resume, read_synchronisation, share_synchronisation
 from dragoman.training.run_setup import copy_tokenizers
 from dragoman.training.spent_time import SpentTime, find_launch
 from dragoman.training.stopping import StopConditions, StopNotice, StopReason
@@ -76,7 +76,7 @@ def main() -> NoReturn:
         if check_seconds := os.environ.get(CHECK_SECONDS_VARIABLE):
             _measure_on_rank(run, rendezvous, float(check_seconds))
         else:
-            train_on_rank(run, rendezvous, os.environ.get(CAUSE_VARIABLE) or None)
+            train_on_rank(run, rendezvous)
     except Exception as error:
         _record_failure(run, rank_info.rank, error)
         end_process(1)
@@ -84,7 +84,10 @@ def main() -> NoReturn:
 
 
 def train_on_rank(run: RunFolder, rendezvous: Rendezvous, restart_cause: str | None = None) -> StopReason:
-    """Collective: trains as one rank, from joining the others to leaving them."""
+    """Collective: trains as one rank, from joining the others to leaving them.
+
+    `restart_cause` is why another launcher started the processes again; ours records that itself.
+    """
     notice = StopNotice()
     notice.install()
     world = _join(rendezvous)
@@ -113,7 +116,7 @@ def _join(rendezvous: Rendezvous) -> World:
     """Collective: prepares this process for work on its device and joins the other ranks."""
     start_heartbeat(rendezvous.rank)
     keep_freed_memory()
-    _avoid_trapping_kernels()
+    avoid_trapping_kernels()
     torch.set_num_threads(threads_of_this_worker(rendezvous.num_sharing_cores))
     return join_world(rendezvous, choose_device(rendezvous.local_rank))
 
@@ -132,7 +135,7 @@ def keep_freed_memory() -> None:
         return
 
 
-def _avoid_trapping_kernels() -> None:
+def avoid_trapping_kernels() -> None:
     """Avoids half-precision kernels that the CPU announces but traps, as some virtual machines do with AMX.
 
     Must be called before the first product: oneDNN chooses its kernels once. A child process tries them, so that a trap
@@ -184,7 +187,8 @@ def _train(
             raise UserError(f"There is no checkpoint to resume in {run.checkpoints} on any host.")
         price = settings.training.price_per_hour
         opened = SpentTime.open(run, world, find_launch(), price, resume.is_saver, resume.is_new_run)
-        stop = StopConditions(settings.training, stack.enter_context(opened), notice, run if world.is_first else None)
+        spent, requests = stack.enter_context(opened), run if world.is_first else None
+        stop = StopConditions(settings.training, spent, notice, requests, bool(settings.checkpoints.average))
         require_tokenizer(settings.evaluation.tokenizer)  # this host may lack its packages
         corpus = PreparedCorpus.open(settings.data.prepared)
         if resume.is_saver:
@@ -194,9 +198,12 @@ def _train(
             if sampler.trouble:
                 print(sampler.trouble, file=sys.stderr, flush=True)
         watcher = _open_watcher(run, settings, world, console, resume, stack) if console else Watcher()
-        if resume.is_new_run and settings.cluster.check != "never":
-            watcher.predicted(0, _predict(settings, corpus, world, watcher))
-        trainer = Trainer(run, settings, corpus, world, watcher, resume, stop, restart_cause)
+        if resume.is_new_run:
+            plan = _measure_and_choose(settings, corpus, world, watcher)
+        else:
+            plan = read_synchronisation(resume, world)
+        is_recorded = bool(os.environ.get(IS_RESTART_RECORDED_VARIABLE))
+        trainer = Trainer(run, settings, corpus, world, watcher, resume, stop, plan, restart_cause, is_recorded)
         reason = trainer.train()
         if console:
             _diagnose(run, watcher, trainer.step)
@@ -209,7 +216,7 @@ def _diagnose(run: RunFolder, watcher: Watcher, step: int) -> None:
         watcher.diagnosed(step, verdict_of_run(run))
     except Exception as error:
         watcher.say(
-            f"What limited the run could not be found out ({type(error).__name__}: {error}); "
+            f"What limited the run could not be found out ({describe_fault(error)}); "
             f"try: {command_for('verdict', run.path)}"
         )
 
@@ -218,20 +225,31 @@ def _open_watcher(
     run: RunFolder, settings: Settings, world: World, console: RunConsole, resume: ResumePlan, stack: ExitStack
 ) -> Watcher:
     """Opens the files and the display of the first rank."""
-    expected_seconds = None if resume.is_new_run else read_predicted_seconds(run, world.size)
+    known = KnownSpeed() if resume.is_new_run else read_known_speed(run, world.size)
     sinks = stack.enter_context(Sinks(run.metrics, run.tensorboard, resume.step))
-    prediction_check = PredictionCheck(world.size, expected_seconds)
-    recorded_seconds = None if resume.is_new_run else read_recorded_seconds(run, world.size)
-    pace = Pace(RunLength.from_settings(settings), recorded_seconds or expected_seconds)
+    prediction_check = PredictionCheck(world.size, known.predicted)
+    pace = Pace(RunLength.from_settings(settings), known.recorded or known.predicted)
     return RunWatcher(console, sinks, pace, prediction_check, SystemFigures(run), settings.evaluation.metric)
 
 
-def _predict(settings: Settings, corpus: PreparedCorpus, world: World, watcher: Watcher) -> Prediction:
-    """Collective: measures a few steps of a model that is then discarded; with several machines also their links."""
+def _measure_and_choose(settings: Settings, corpus: PreparedCorpus, world: World, watcher: Watcher) -> Synchronisation:
+    """Collective: measures a few steps of a model that is then discarded, with several machines also their links.
+
+    Returns how the run synchronises.
+    """
+    is_chosen = settings.synchronisation.strategy == "auto" and world.num_machines > 1
+    if settings.cluster.check == "never" and not is_chosen:
+        return resolve_synchronisation(settings, world.num_machines)
     if world.num_machines == 1 and settings.cluster.check != "always":
-        return rehearse_briefly(settings, corpus, world)
-    watcher.say(f"Measuring steps and links for up to {_CHECK_SECONDS:.0f} s (--no-check skips this) …")
-    return predict_and_advise(rehearse(settings, corpus, world, _CHECK_SECONDS))
+        watcher.predicted(0, rehearse_briefly(settings, corpus, world))
+        return resolve_synchronisation(settings, world.num_machines)
+    hint = "--sync auto needs this" if is_chosen else "--no-check skips this"
+    watcher.say(f"Measuring steps and links for up to {_CHECK_SECONDS:.0f} s ({hint}) …")
+    measured = rehearse(settings, corpus, world, _CHECK_SECONDS)
+    plan = choose_strategy(measured, settings) if is_chosen else resolve_synchronisation(settings, world.num_machines)
+    plan = share_synchronisation(plan if world.is_first else None, world)  # ranks may round figures differently
+    watcher.predicted(0, predict_with(plan, measured, settings))
+    return plan
 
 
 def _record_failure(run: RunFolder, rank: int, error: Exception) -> None:

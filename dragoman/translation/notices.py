@@ -8,6 +8,8 @@ from dragoman.corpus.tokenizer import Tokenizer
 Say = Callable[[str], None]
 _MAX_LINES_SHOWN = 10
 _MAX_CHARACTERS_SHOWN = 5
+_MAX_WORD_SHOWN = 40
+SPLIT_NOTICE = "Lines of several sentences are translated sentence by sentence and joined again."
 
 
 class FirstNotices:
@@ -65,25 +67,42 @@ class SourceNotices:
 
     def __init__(self, say: Say, tokenizer: Tokenizer, max_subwords: int) -> None:
         self._say, self._tokenizer, self._max_subwords = say, tokenizer, max_subwords
+        self._has_said_sentences = False
         self._start_again()
 
     def _start_again(self) -> None:
         self._long_lines = FirstNotices(self._say)
+        self._broken_demands = FirstNotices(self._say)
         self._unknown = UnknownCharacters(self._tokenizer)
 
     def add(self, number: int, line: str, ids: Sequence[int], num_segments: int) -> None:
         """Looks at a line as it will be translated."""
         self._unknown.add(number, line, ids)
-        if num_segments > 1:
+        if num_segments > 1 and len(ids) <= self._max_subwords:
+            self._say_sentences()
+        elif num_segments > 1:
             self._long_lines.add(
                 f"Line {number:,} has {len(ids):,} subwords, more than the {self._max_subwords:,} the model was "
                 f"trained on; it is translated in {num_segments:,} segments."
             )
 
+    def add_broken_demand(self, number: int, verb: str, word: str, demand: str) -> None:
+        """Notes that the translation of a line lacks what is required, or has what is forbidden."""
+        shown = word if len(word) <= _MAX_WORD_SHOWN else f"{word[:_MAX_WORD_SHOWN]}…"
+        self._broken_demands.add(f"Line {number:,}: its translation {verb} {shown!r}, which is {demand}.")
+
+    def _say_sentences(self) -> None:
+        """Says once that lines are split."""
+        if not self._has_said_sentences:
+            self._has_said_sentences = True
+            self._say(SPLIT_NOTICE)
+
     def finish(self) -> None:
         """Says what was only counted since the last call."""
         if self._long_lines.has_unsaid:
             self._say(f"{self._long_lines.num_lines:,} lines in all were translated in segments.")
+        if self._broken_demands.has_unsaid:
+            self._say(f"{self._broken_demands.num_lines:,} required or forbidden words in all were not heeded.")
         if message := self._unknown.describe(
             "the input", "The model cannot read such a character; translations of these lines may lack something."
         ):

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
+from statistics import median
 
 import pytest
 from host_runs import (
@@ -19,12 +21,15 @@ from host_runs import (
 from link_measurement import set_rates
 from program import dragoman_command, read_records, run_dragoman, wait_until
 from rig import Rig
+from rig.filters import filter_problem
 
 from dragoman.cluster.environment import MEASUREMENTS_FILE
+from dragoman.diagnosis.advice import LOSSY_SHARE
 from dragoman.launch.host_program import CHECK_PREFIX
 
 PARTS = {"forward", "backward", "optimizer", "data", "exposed_communication", "hidden_communication", "straggler"}
 SECONDS = 8
+LOST_SHARE = 0.04
 
 
 @pytest.fixture
@@ -82,6 +87,48 @@ def test_a_slow_link_is_measured_named_and_predicted(rig: Rig, config: Path, tmp
     assert expected["predicted"] == pytest.approx(measured, rel=0.35)  # the benchmark is stricter, on a quiet machine
     (verdict,) = read_records(tmp_path / "run", "verdict")
     assert verdict["bottleneck"] == "network"
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_far_slower_link_promises_what_a_faster_port_then_brings(rig: Rig, config: Path, tmp_path: Path):
+    """A promise that kept all time beyond bytes / rate was eight times too long here."""
+    set_rates(rig, "10mbit")
+    try:
+        found = check(rig, config, ONE_EACH, code=1)
+        set_rates(rig, "1gbit")
+        train_on_hosts(rig, ONE_EACH, tmp_path / "run", config)
+    finally:
+        set_rates(rig, None)
+    [port] = [message for message in found["advice"] if message.startswith("A port of 1 Gbit/s")]
+    low, high = map(float, re.findall(r"([\d.]+) to ([\d.]+) s instead of", port)[0])
+    measured = median(record["seconds_per_step"] for record in read_records(tmp_path / "run", "train")[2:])
+    assert low < high < found["seconds_per_step"]["predicted"] / 3
+    assert low / 2 < measured < 2 * high  # other programs may come or go between the two
+    waited = found["parts"]["exposed_communication"] + found["parts"]["straggler"]
+    assert low >= 0.99 * (found["seconds_per_step"]["predicted"] - waited)
+    assert all(link["retransmitted_share"] < LOSSY_SHARE for link in found["links"])
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_lost_packets_are_measured_and_named_instead_of_a_slow_port(rig: Rig, config: Path):
+    if problem := filter_problem():
+        pytest.skip(problem)
+    set_rates(rig, "100mbit")
+    try:
+        with rig["h1"].lose_packets(LOST_SHARE), rig["h2"].lose_packets(LOST_SHARE):
+            found = check(rig, config, ONE_EACH, code=1)
+    finally:
+        set_rates(rig, None)
+    for link in found["links"]:
+        # Which of a few hundred packets are lost is chance.
+        assert LOSSY_SHARE < link["retransmitted_share"] < 3 * LOST_SHARE
+    [problem] = [problem for problem in found["problems"] if "Packets are lost" in problem]
+    assert re.match(r"Packets are lost between h1 and h2: \d\.\d% of the TCP segments from h1 to h2 and ", problem)
+    assert "cable" in problem
+    assert not any("slower port" in problem for problem in found["problems"])
+    assert not any("A port of" in advice for advice in found["advice"])
 
 
 @pytest.mark.slow

@@ -19,6 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 NUM_STEPS = 14
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def private(rig: Rig) -> Iterator[dict[str, Path]]:
@@ -95,15 +97,13 @@ def test_another_run_in_the_same_folder_is_not_overwritten(
 
 def test_an_unknown_name_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
     said = refusal(rig, shared_config, tmp_path / "run", hosts="h1:1,nosuchhost:1")
-    assert said.startswith("nosuchhost cannot be used: ssh failed (ssh: Could not resolve hostname nosuchhost")
+    assert said.startswith("nosuchhost cannot be used: ssh failed: the name nosuchhost has no address.")
 
 
-@pytest.mark.slow
 def test_a_host_that_does_not_answer_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
     with link_down(rig["h2"]):
         said = refusal(rig, shared_config, tmp_path / "run")
-    assert said.startswith("h2 cannot be used: ssh failed (ssh: connect to host")
-    assert "timed out" in said
+    assert said.startswith(f"h2 cannot be used: ssh failed: {rig['h2'].address} does not answer on port 22")
 
 
 def test_a_host_with_a_wrong_key_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
@@ -115,8 +115,8 @@ def test_a_host_with_a_wrong_key_is_reported(rig: Rig, shared_config: Path, tmp_
         said = refusal(rig, shared_config, tmp_path / "run")
     finally:
         known.write_text(before)
-    assert said.startswith("h2 cannot be used: ssh failed (")
-    assert "Host key verification failed." in said
+    assert said.startswith("h2 cannot be used: ssh failed: its host key has changed")
+    assert "ssh-keygen -f" in said
 
 
 def test_a_refused_key_is_reported(rig: Rig, shared_config: Path, tmp_path: Path):
@@ -127,14 +127,13 @@ def test_a_refused_key_is_reported(rig: Rig, shared_config: Path, tmp_path: Path
         said = refusal(rig, shared_config, tmp_path / "run")
     finally:
         authorized.write_text(before)
-    assert said.startswith("h1 cannot be used: ssh failed (")
-    assert "Permission denied (publickey)" in said
+    assert said.startswith("h1 cannot be used: ssh failed: Permission denied (publickey)")
+    assert "ssh-copy-id -F" in said
 
 
 # Without a shared folder
 
 
-@pytest.mark.slow
 def test_hosts_that_share_no_folder_get_missing_files_and_can_replace_each_other(
     rig: Rig, private: dict[str, Path], private_config: Path
 ):
@@ -142,10 +141,9 @@ def test_hosts_that_share_no_folder_get_missing_files_and_can_replace_each_other
     done = train_on_hosts(rig, ONE_EACH, run, private_config, "--send-data")
     for host in ("h1", "h2"):
         assert f"Copying {rig.private / 'prepared'} to {host}." in done.stderr
-    assert f"h1 keeps the files of the run in its own {run}." in done.stderr
-    kept = {host: learned_bytes(private[host] / "run", NUM_STEPS) for host in ("h1", "h2")}
-    assert kept["h1"] == kept["h2"]
-    assert not (run / "checkpoints").exists()
+    assert f"h1, h2 keep all checkpoints in {run}; the log, the figures and the newest and best" in done.stderr
+    kept = {host: learned_bytes(private[host] / "run", NUM_STEPS) for host in ("h1", "h2", "here")}
+    assert kept["h1"] == kept["h2"] == kept["here"]
 
     shutil.rmtree(private["h1"] / "run")
     done = train_on_hosts(rig, ONE_EACH, run, "--resume", "--set", f"training.max_steps={NUM_STEPS + 6}")
@@ -156,13 +154,39 @@ def test_hosts_that_share_no_folder_get_missing_files_and_can_replace_each_other
     assert_no_secrets(rig, done.stdout + done.stderr, [folder / "run" for folder in private.values()])
 
 
+def test_new_hosts_continue_from_the_checkpoint_on_this_machine(
+    rig: Rig, private: dict[str, Path], private_config: Path
+):
+    run = rig.private / "run"
+    train_on_hosts(rig, ONE_EACH, run, private_config, "--send-data")
+    for host in ("h1", "h2"):
+        shutil.rmtree(private[host] / "run")
+    done = train_on_hosts(rig, ONE_EACH, run, "--resume", "--set", f"training.max_steps={NUM_STEPS + 2}")
+    assert f"Copying the checkpoint of step {NUM_STEPS} to h1." in done.stderr
+    assert f"Continuing from the checkpoint of step {NUM_STEPS}" in done.stdout
+    assert [record["step"] for record in read_records(run, "train")] == list(range(1, NUM_STEPS + 3))
+
+
 @pytest.mark.slow
+def test_hosts_that_share_no_folder_get_the_weights_to_start_from(
+    rig: Rig, private: dict[str, Path], private_config: Path, trained_run: Path
+):
+    run = rig.private / "run"
+    options = ("--send-data", "--from", trained_run, "--set", "evaluation.evaluate_at_start=true")
+    done = train_on_hosts(rig, ONE_EACH, run, private_config, *options)
+    assert "Copying the weights to start from to h1." in done.stderr
+    before, after = read_records(trained_run, "evaluation")[-1], read_records(run, "evaluation")[0]
+    assert after["step"] == 0
+    assert after["loss"] == pytest.approx(before["loss"], rel=1e-6)
+
+
 def test_a_host_that_is_sent_its_checkpoint_repeats_no_points_in_tensorboard(
     rig: Rig, private: dict[str, Path], private_config: Path
 ):
     """Its own event files have points after the step that the run continues from."""
     run = rig.private / "run"
     train_on_hosts(rig, ONE_EACH, run, private_config, "--send-data")
+    shutil.rmtree(private["here"] / "run" / "checkpoints")
     shutil.rmtree(private["h1"] / "run" / "checkpoints")
     shutil.rmtree(private["h2"] / "run" / "checkpoints" / f"step-{NUM_STEPS:08d}")
     done = train_on_hosts(rig, ONE_EACH, run, "--resume")

@@ -1,6 +1,11 @@
-"""Processes that torchrun or mpirun started train one run together, as if our own launcher had started them."""
+"""Processes that torchrun or mpirun started train one run together, as if our own launcher had started them.
+
+Where nothing else is said, the commands are those that `dragoman launch` prints.
+"""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +16,17 @@ from pathlib import Path
 import psutil
 import pytest
 from host_runs import ONE_THREAD, TWO_EACH, train_here, train_on_hosts, wait_until_no_processes, write_config
-from program import dragoman_command, environment_of, learned_bytes, read_records, train_losses, wait_for_step
+from printed_commands import bare_environment, printed_command
+from program import (
+    Run,
+    dragoman_command,
+    environment_of,
+    latest_step,
+    learned_bytes,
+    read_records,
+    train_losses,
+    wait_for_step,
+)
 from rig import Rig
 
 NUM_STEPS = 40
@@ -39,12 +54,17 @@ def launch(launcher: Sequence[str], *arguments: object) -> "subprocess.Completed
     return subprocess.run(command, env=os.environ | ONE_THREAD, capture_output=True, text=True, timeout=120)
 
 
+def run_printed(command: Sequence[str], **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a printed command to its end, in a shell without an environment."""
+    environment = bare_environment(**variables)
+    return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=120)
+
+
 @contextmanager
-def launched(launcher: Sequence[str], output: Path, *arguments: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs it in the background; ends the launcher and its processes with the block."""
-    command = [*launcher, *dragoman_command("train", *arguments)]
+def launched(command: Sequence[str], output: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Runs a command in the background; ends it and its processes with the block."""
     with output.open("wb") as file:
-        process = subprocess.Popen(command, env=os.environ | ONE_THREAD, stdout=file, stderr=file)
+        process = subprocess.Popen(command, env=bare_environment(**ONE_THREAD), stdout=file, stderr=file)
     try:
         yield process
     finally:
@@ -60,8 +80,8 @@ def launched(launcher: Sequence[str], output: Path, *arguments: object) -> Itera
 
 @pytest.mark.slow
 def test_torchrun(config: Path, of_two_workers: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    done = launch(TORCHRUN, config, "--run-dir", run)
+    run = tmp_path / "a run"
+    done = run_printed(printed_command("torchrun", config, run, "--workers-per-node", 2, "--cpus-per-worker", 1))
     assert done.returncode == 0, done.stderr
     assert train_losses(run) == train_losses(of_two_workers)
     assert learned_bytes(run, NUM_STEPS) == learned_bytes(of_two_workers, NUM_STEPS)
@@ -74,7 +94,8 @@ def test_workers_that_torchrun_starts_again_continue_the_run(
     config: Path, of_two_workers: Path, tmp_path: Path, rank: int
 ):
     run, output = tmp_path / "run", tmp_path / "output"
-    with launched([*TORCHRUN, "--max-restarts=1"], output, config, "--run-dir", run) as launcher:
+    command = [*TORCHRUN, "--max-restarts=1", *dragoman_command("train", config, "--run-dir", run)]
+    with launched(command, output) as launcher:
         wait_for_step(run, 8)
         workers = psutil.Process(launcher.pid).children()
         next(worker for worker in workers if environment_of(worker)["RANK"] == str(rank)).kill()
@@ -85,14 +106,31 @@ def test_workers_that_torchrun_starts_again_continue_the_run(
     assert learned_bytes(run, NUM_STEPS) == learned_bytes(of_two_workers, NUM_STEPS)
 
 
+@pytest.mark.slow
+def test_torchrun_on_hosts(rig: Rig, config: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    options = ("--hosts", TWO_EACH, "--cpus-per-worker", 1)
+    shell, option, text = printed_command("torchrun", config, run, *options, "--set", "training.max_steps=5")
+    _, *commands = text.split("# On ")
+    on_hosts = dict(each.split(":\n") for each in commands)
+    assert list(on_hosts) == ["h1", "h2"]
+    environment = bare_environment()
+    other = rig["h2"].popen([shell, option, on_hosts["h2"]], env=environment)
+    done = rig["h1"].run([shell, option, on_hosts["h1"]], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, other.wait(timeout=30)) == (0, 0), done.stderr
+    assert "4 workers share" in done.stdout
+    assert sorted(train_losses(run)) == [1, 2, 3, 4, 5]
+    wait_until_no_processes(rig)
+
+
 # mpirun
 
 
 @needs_mpirun
 @pytest.mark.slow
 def test_mpirun(config: Path, of_two_workers: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    done = launch([*MPIRUN, "-n", "2"], config, "--run-dir", run)
+    run = tmp_path / "a run"
+    done = run_printed(printed_command("mpirun", config, run, "--workers-per-node", 2, "--cpus-per-worker", 1))
     assert (done.returncode, done.stderr) == (0, "")
     assert train_losses(run) == train_losses(of_two_workers)
     assert done.stdout.count("2 workers share") == 1
@@ -105,8 +143,8 @@ def test_mpirun_on_hosts_that_gives_ranks_in_another_order(rig: Rig, config: Pat
     own, run = tmp_path / "own", tmp_path / "run"
     train_on_hosts(rig, TWO_EACH, own, config)
     sent_before = rig["h1"].bytes_sent()
-    hosts = ["-H", TWO_EACH, "--map-by", "node", "--mca", "plm_rsh_agent", f"ssh -F {rig.ssh_config}"]
-    done = launch([*MPIRUN, *hosts, "-x", "OMP_NUM_THREADS"], config, "--run-dir", run)
+    options = ("--hosts", TWO_EACH, "--ssh-config", rig.ssh_config, "--cpus-per-worker", 1)
+    done = run_printed(printed_command("mpirun", config, run, *options), OMPI_MCA_rmaps_base_mapping_policy="node")
     assert (done.returncode, done.stderr) == (0, "")
     wait_until_no_processes(rig)
     assert train_losses(run) == train_losses(own)
@@ -114,6 +152,38 @@ def test_mpirun_on_hosts_that_gives_ranks_in_another_order(rig: Rig, config: Pat
     # mpirun gave every other rank to h1: a ring in that order would send twice as much over its link.
     ring_bytes = 2 * 3 / 4 * 4 * NUM_PARAMETERS
     assert 1 < (rig["h1"].bytes_sent() - sent_before) / (NUM_STEPS * ring_bytes) < 1.4
+
+
+@needs_mpirun
+@pytest.mark.slow
+def test_the_printed_way_to_stop_saves_and_the_same_command_continues(
+    config: Path, of_two_workers: Path, dragoman: Run, tmp_path: Path
+):
+    run, output = tmp_path / "a run", tmp_path / "output"
+    command = printed_command("mpirun", config, run, "--workers-per-node", 2)
+    (stop,) = re.findall(r"^# To save and stop: +(.+)$", command[-1], re.MULTILINE)
+    with launched(command, output) as mpirun:
+        wait_for_step(run, 8)
+        assert run_printed(["bash", "-c", stop]).returncode == 0
+        assert mpirun.wait(timeout=60) == 0, output.read_text(encoding="utf-8")
+    dragoman("status", run, "--expect", "stopped")
+    assert 8 <= latest_step(run) < NUM_STEPS
+    done = run_printed(command, **ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    assert train_losses(run) == train_losses(of_two_workers)
+
+
+@needs_mpirun
+def test_mpirun_names_the_host_without_the_program(rig: Rig, config: Path, tmp_path: Path):
+    options = ("--hosts", "h1:1,h2:1", "--ssh-config", rig.ssh_config)
+    shell, option, text = printed_command("mpirun", config, tmp_path / "run", *options)
+    program = rig.private / "dragoman"
+    rig["h1"].run(["ln", "-s", sys.executable, program], check=True)
+    elsewhere = text.replace(shlex.quote(str(Path(sys.executable).with_name("dragoman"))), str(program))
+    done = run_printed([shell, option, elsewhere])
+    assert done.returncode != 0
+    assert f"Executable: {program}\nNode: h2\n" in done.stderr
+    wait_until_no_processes(rig)
 
 
 @needs_mpirun

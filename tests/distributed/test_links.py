@@ -22,11 +22,14 @@ def link_run(
 
 
 def test_a_step_sends_what_a_ring_over_packed_ranks_sends(link_run: LinkRun):
-    """Headers, votes and records are the rest: less than 1 % when this was written."""
+    """Headers, votes and records are the rest: less than 1 % when this was written.
+
+    When the counters are read, a slow link may still hold its queue of 256 kB: half a percent of ten steps.
+    """
     assert 2e6 < link_run.gradient_bytes < 8e6
     for window in link_run.windows:
         shares = {host: sent / link_run.ring_bytes for host, sent in window.bytes_sent_per_step.items()}
-        assert all(1 <= share < 1.05 for share in shares.values()), shares
+        assert all(0.99 < share < 1.05 for share in shares.values()), shares
 
 
 def test_a_slow_link_adds_the_seconds_that_follow_from_its_rate(link_run: LinkRun):

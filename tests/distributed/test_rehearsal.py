@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from free_ports import free_port
 from program import dragoman_command, learned_bytes, read_records, require_end, run_dragoman
 
-from dragoman.cluster.addresses import free_port
 from dragoman.cluster.world import World
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ import psutil
 import pytest
 from rig import Host, Rig, rig_problem
 from rig.__main__ import main
+from rig.clocks import clock_problem
+from rig.filters import filter_problem
 from rig.network import free_subnet, subnets_in_use
 from rig.rate import bits_per_second, burst_bytes
 from rig.ssh import check_reach
@@ -179,18 +182,16 @@ def test_one_limited_host_limits_what_it_receives_too(rig: Rig):
 
 def test_a_link_that_is_down_carries_nothing_and_keeps_its_connections(rig: Rig):
     host = rig["h2"]
-    with host.popen([sys.executable, "-c", ECHO, host.address], stdout=subprocess.PIPE, text=True) as echo:
-        port = int(echo.stdout.readline())
-        with socket.create_connection((host.address, port), timeout=0.5) as connection:
-            assert exchange(connection, b"one") == b"one"
-            host.link_down()
-            try:
-                with pytest.raises(TimeoutError):
-                    exchange(connection, b"two")
-            finally:
-                host.link_up()
-            connection.settimeout(10)
-            assert connection.recv(100) == b"two"
+    with serving(host) as port, connected(host, port) as connection:
+        assert exchange(connection, b"one") == b"one"
+        host.link_down()
+        try:
+            with pytest.raises(TimeoutError):
+                exchange(connection, b"two")
+        finally:
+            host.link_up()
+        connection.settimeout(10)
+        assert connection.recv(100) == b"two"
 
 
 def test_hosts_do_not_reach_each_other_while_a_link_is_down(rig: Rig, monkeypatch: pytest.MonkeyPatch):
@@ -219,6 +220,168 @@ def test_an_invalid_rate_is_refused_before_anything_is_built(rate: str, tmp_path
     with pytest.raises(UsageError, match="is not a rate"):
         Rig(folder=tmp_path / "rig", rate=rate)
     assert list(tmp_path.iterdir()) == []
+
+
+# Bad networks
+
+
+FILTER_PROBLEM = filter_problem() if PROBLEM is None else PROBLEM
+needs_filters = pytest.mark.skipif(FILTER_PROBLEM is not None, reason=FILTER_PROBLEM or "")
+
+
+@needs_filters
+@pytest.mark.parametrize(("action", "error"), [("DROP", TimeoutError), ("REJECT", ConnectionRefusedError)])
+def test_a_firewall_lets_only_some_ports_be_reached(rig: Rig, action: str, error: type[OSError]):
+    h1, h2 = rig.hosts
+    with serving(h2) as port, serving(h2) as other_port, connected(h2, port) as open_before:
+        with h2.firewall(allowed_tcp=("1:22", str(port)), action=action):
+            assert exchange(open_before, b"old") == b"old"
+            with connected(h2, port) as connection:
+                assert exchange(connection, b"new") == b"new"
+            with pytest.raises(error):
+                connected(h2, other_port)
+            assert tries_to_connect(h1, h2, port) == "connected"
+            assert tries_to_connect(h1, h2, other_port) == error.__name__
+            assert tries_to_connect(h2, h2, other_port) == "connected"  # loopback
+        assert tries_to_connect(h1, h2, other_port) == "connected"
+
+
+@needs_filters
+def test_a_firewall_can_hold_back_what_a_host_opens_itself(rig: Rig):
+    h1, h2 = rig.hosts
+    with serving(h1) as to_first, serving(h2) as to_second, h2.firewall(action="REJECT", chain="OUTPUT"):
+        assert tries_to_connect(h2, h1, to_first) == "ConnectionRefusedError"
+        assert tries_to_connect(h1, h2, to_second) == "connected"
+        assert output(h2, *ssh(rig, "h1", "hostname")) == "h1"
+
+
+@needs_filters
+def test_a_host_can_lose_some_of_the_packets_it_receives(rig: Rig):
+    host = rig["h2"]
+    assert count_received(host, num_packets=200) == 200
+    with host.lose_packets(0.5):
+        assert 50 < count_received(host, num_packets=200) < 150
+    with serving(host) as port, connected(host, port) as connection, host.lose_packets(0.2):
+        connection.settimeout(20)
+        assert exchange(connection, b"sent again until it arrives") == b"sent again until it arrives"
+
+
+def test_packets_larger_than_the_bridge_allows_are_lost_in_silence(rig: Rig):
+    """As with hosts set to 9,000 bytes at a switch that carries 1,500: small messages pass, large ones vanish."""
+    for host in rig.hosts:
+        host.set_mtu(9000)
+    try:
+        assert sends(*rig.hosts, num_bytes=1_000)
+        assert not sends(*rig.hosts, num_bytes=100_000)
+        # This machine's own packets are small enough, so a launcher notices nothing.
+        with serving(rig["h2"]) as port, connected(rig["h2"], port) as connection:
+            connection.sendall(bytes(100_000))
+            assert len(receive_exactly(connection, 100_000)) == 100_000
+    finally:
+        for host in rig.hosts:
+            host.set_mtu(1500)
+    assert sends(*rig.hosts, num_bytes=100_000)
+
+
+def test_an_outsider_sees_what_is_open_on_a_host(rig: Rig):
+    h1, h2 = rig.hosts
+    assert h1.listening_ports() == [(h1.address, 22)]
+    with serving(h1) as port:
+        assert sorted(h1.listening_ports()) == sorted([(h1.address, 22), (h1.address, port)])
+        assert tries_to_connect(h2, h1, port) == "connected"
+    assert (h1.address, port) not in h1.listening_ports()
+
+
+# Hosts with IPv6 only
+
+
+@needs_rig
+def test_hosts_may_have_addresses_of_ipv6_only(tmp_path: Path):
+    with Rig(folder=tmp_path / "rig", hosts=2, ipv6=True) as rig:
+        h1, h2 = rig.hosts
+        assert ipaddress.IPv6Address(h1.address).is_private
+        assert "inet " not in output(h1, "ip", "address", "show", "dev", h1.interface)
+        assert output(h1, "getent", "ahosts", "h2").split()[0] == h2.address
+        for destination in ("h2", h2.address, f"[{h2.address}]"):
+            done = subprocess.run(ssh(rig, destination, "hostname"), capture_output=True, text=True, timeout=20)
+            assert (done.stdout.strip(), done.stderr) == ("h2", "")
+        assert output(h1, *ssh(rig, "h2", "hostname")) == "h2"
+        assert measure_mbit_per_second(h1, h2, seconds=0.3) > 100
+        assert h1.listening_ports() == [(h1.address, 22)]
+        if FILTER_PROBLEM is None:
+            with serving(h2) as port, h2.firewall(action="REJECT"):
+                assert tries_to_connect(h1, h2, port) == "ConnectionRefusedError"
+
+
+# Power, sessions, disks and clocks
+
+
+def test_a_host_without_power_is_silent_and_comes_back(rig: Rig):
+    h2 = rig["h2"]
+    sleeper = h2.popen(["sleep", "600"])
+    with serving(h2) as port, connected(h2, port) as connection:
+        assert exchange(connection, b"one") == b"one"
+        h2.power_off()
+        try:
+            assert sleeper.wait(timeout=5) == -signal.SIGKILL
+            assert h2.processes() == []
+            with pytest.raises(TimeoutError):  # no reset, no end
+                connection.recv(1)
+            assert tries_to_connect(rig["h1"], h2, 22) == "TimeoutError"
+        finally:
+            h2.power_on()
+    assert output(rig["h1"], *ssh(rig, "h2", "hostname")) == "h2"
+
+
+def test_ssh_sessions_can_be_killed_without_the_server(rig: Rig):
+    host = rig["h1"]
+    server = host.server
+    with subprocess.Popen(ssh(rig, "h1", "sleep 600"), stderr=subprocess.PIPE) as session:
+        assert wait_until(lambda: "sleep" in names_of(host.processes()))
+        host.kill_ssh_sessions()
+        assert session.wait(timeout=5) == 255
+    assert output(rig["h2"], *ssh(rig, "h1", "hostname")) == "h1"
+    assert host.server is server
+    for pid in host.processes():  # the command that the session ran has lost its terminal, not its life
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: host.processes() == [])
+
+
+@needs_rig
+def test_the_disk_of_a_host_can_be_full(tmp_path: Path):
+    with Rig(folder=tmp_path / "rig", hosts=2, private_size="8m") as rig:
+        h1, h2 = rig.hosts
+        h1.fill_disk()
+        for host, code in ((h1, 1), (h2, 0)):
+            done = host.run(["dd", "if=/dev/zero", f"of={rig.private}/data", "bs=1", "count=10"], capture_output=True)
+            assert done.returncode == code
+        h1.free_disk()
+        assert h1.run(["cp", "/etc/hosts", rig.private / "data"]).returncode == 0
+        assert h1.path(rig.private / "data").read_bytes() == (rig.folder / "etc_hosts").read_bytes()
+        assert list(rig.private.iterdir()) == []
+
+
+@needs_rig
+@pytest.mark.skipif(clock_problem() is not None, reason=clock_problem() or "")
+def test_the_wall_clock_of_a_host_can_be_set(tmp_path: Path):
+    with Rig(folder=tmp_path / "rig", hosts=2, steppable_clocks=True) as rig:
+        clocks = subprocess.Popen(
+            ssh(rig, "h1", sys.executable, "-u", "-c", shlex.quote(CLOCKS)), stdout=subprocess.PIPE, text=True
+        )
+        with clocks:
+            before = [float(value) for value in clocks.stdout.readline().split()]
+            rig["h1"].step_clock(3600)
+            forward = [float(value) for value in clocks.stdout.readline().split()]
+            rig["h1"].step_clock(-3690)
+            back = [float(value) for value in clocks.stdout.readline().split()]
+            clocks.kill()
+        assert abs(before[0] - time.time()) < 30
+        assert forward[0] - before[0] == pytest.approx(3600, abs=30)
+        assert back[0] - before[0] == pytest.approx(-90, abs=30)
+        assert before[1] < forward[1] < back[1] < before[1] + 30  # the monotonic clock goes on
+        assert abs(float(output(rig["h1"], "date", "+%s")) + 90 - time.time()) < 30
+        assert abs(float(output(rig["h2"], "date", "+%s")) - time.time()) < 30
 
 
 # Several rigs, and clean-up
@@ -334,13 +497,101 @@ def test_missing_privileges_are_named(monkeypatch: pytest.MonkeyPatch):
 # Used by the tests
 
 ECHO = """
-import socket, sys
-server = socket.create_server((sys.argv[1], 0))
+import socket, sys, threading
+def serve(connection):
+    while data := connection.recv(1 << 16):
+        connection.sendall(data)
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 0), family=family)
 print(server.getsockname()[1], flush=True)
-connection, _ = server.accept()
-while data := connection.recv(100):
-    connection.sendall(data)
+while True:
+    threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
 """
+
+CLOCKS = """
+import time
+while True:
+    print(time.time(), time.monotonic())
+    time.sleep(0.3)
+"""
+
+COUNT = """
+import socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 0))
+print(server.getsockname()[1], flush=True)
+server.settimeout(1)
+num_received = 0
+try:
+    while True:
+        server.recv(100)
+        num_received += 1
+except TimeoutError:
+    print(num_received)
+"""
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1)
+    print("connected")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2) as connection:
+    left = int(sys.argv[3])
+    connection.sendall(bytes(left))
+    try:
+        while left:
+            left -= len(connection.recv(1 << 16))
+    except TimeoutError:
+        pass
+    print(left)
+"""
+
+
+@contextmanager
+def serving(host: Host) -> Iterator[int]:
+    """Runs a server on a host that returns what it is sent; returns its port."""
+    with host.popen([sys.executable, "-c", ECHO, host.address], stdout=subprocess.PIPE, text=True) as echo:
+        try:
+            yield int(echo.stdout.readline())
+        finally:
+            echo.kill()
+
+
+def connected(host: Host, port: int) -> socket.socket:
+    return socket.create_connection((host.address, port), timeout=1)
+
+
+def count_received(host: Host, num_packets: int) -> int:
+    """Sends packets from here; returns how many arrive."""
+    with host.popen([sys.executable, "-c", COUNT, host.address], stdout=subprocess.PIPE, text=True) as counter:
+        port = int(counter.stdout.readline())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for _ in range(num_packets):
+                sender.sendto(b"packet", (host.address, port))
+        return int(counter.stdout.readline())
+
+
+def tries_to_connect(sender: Host, receiver: Host, port: int) -> str:
+    return output(sender, sys.executable, "-c", CONNECT, receiver.address, port)
+
+
+def sends(sender: Host, receiver: Host, num_bytes: int) -> bool:
+    """Whether data reaches another host and comes back."""
+    with serving(receiver) as port:
+        return output(sender, sys.executable, "-c", SEND, receiver.address, port, num_bytes) == "0"
+
+
+def receive_exactly(connection: socket.socket, num_bytes: int) -> bytes:
+    received = b""
+    while len(received) < num_bytes and (chunk := connection.recv(num_bytes)):
+        received += chunk
+    return received
 
 
 def exchange(connection: socket.socket, data: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """A real Slurm: tasks know their ranks, a stop signal reaches them, and a requeued job runs again.
 
-Then training: the tasks of srun train one run together, and a job that was stopped continues it.
+Then training, with the commands that `dragoman launch` prints: the tasks of srun train one run together, also on hosts
+with networks of their own, and a job that was stopped continues it.
 """
 
 import json
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import Run, dragoman_command, read_records, train_losses
+from host_runs import wait_until_no_processes
+from printed_commands import BARE_PATH, printed_command
+from program import Run, read_records, train_losses
+from rig import Rig
 from rig import slurm as slurm_rig
 from rig.slurm import Slurm, slurm_problem
 from test_resume import wait_for_step
@@ -127,12 +131,31 @@ def test_a_cluster_that_does_not_come_up_shows_why(tmp_path: Path, monkeypatch: 
 def test_tasks_of_srun_are_the_workers_of_one_run(
     slurm: Slurm, dragoman: Run, config: Path, tmp_path: Path, num_nodes: int
 ):
-    run = tmp_path / "run"
-    places = ["--ntasks=2", f"--nodes={num_nodes}", "--cpus-per-task=1", "--kill-on-bad-exit=1"]
-    slurm.run(["srun", *places, *dragoman_command("train", config, "--run-dir", run, "--continue")])
+    run = tmp_path / "a run"
+    run_srun(slurm, config, run, num_nodes, 2 // num_nodes)
     dragoman("status", run, "--expect", "finished")
     assert "2 workers share" in (run / "log.txt").read_text(encoding="utf-8")
     assert sorted(train_losses(run)) == list(range(1, 51))
+
+
+def run_srun(slurm: Slurm, config: Path, run: Path, num_nodes: int, workers_per_node: int, *options: object) -> None:
+    """Runs the printed command from another folder, in a shell without an environment."""
+    places = ("--nodes", num_nodes, "--workers-per-node", workers_per_node, "--gpus-per-node", 0)
+    command = printed_command("srun", config, run, *places, "--cpus-per-worker", 1, *options)
+    slurm.run(command, env=slurm.environment | {"PATH": BARE_PATH}, cwd="/")
+
+
+def test_tasks_of_srun_on_hosts_are_the_workers_of_one_run(rig: Rig, dragoman: Run, config: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    with Slurm(tmp_path / "slurm", rig=rig) as slurm:
+        sent_before = rig["h1"].bytes_sent()
+        run_srun(slurm, config, run, 2, 2, "--set", "training.max_steps=5")
+        # Gradients are as large as the weights, and a ring sends them one and a half times.
+        num_bytes = (run / "checkpoints" / "latest" / "model.safetensors").stat().st_size
+        assert rig["h1"].bytes_sent() > sent_before + 5 * num_bytes
+    wait_until_no_processes(rig)
+    dragoman("status", run, "--expect", "finished")
+    assert "4 workers share" in (run / "log.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.timeout(400)
@@ -145,7 +168,8 @@ def test_a_stopped_job_saves_queues_itself_again_and_continues_to_the_end(
         "--run-dir", run, "--out", script, "--set", "training.max_steps=200",
     )  # fmt: skip
     run.mkdir()  # as the script says
-    job = int(slurm.run(["sbatch", "--parsable", script]).stdout)
+    environment = slurm.environment | {"PATH": BARE_PATH}  # nothing is activated where the job is submitted
+    job = int(slurm.run(["sbatch", "--parsable", script], env=environment).stdout)
     wait_for_step(run, 5)
     slurm.run(["scancel", "--signal=TERM", job])
     slurm.wait_for(job, "PENDING")

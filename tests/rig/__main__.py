@@ -22,7 +22,7 @@ def main() -> int:
         return 1
     try:
         with tempfile.TemporaryDirectory(prefix="dragoman-rig-") as folder:
-            hold_rig(Rig(folder=Path(folder), hosts=arguments.hosts, rate=arguments.rate, decoy=arguments.decoy))
+            hold_rig(Rig(folder=Path(folder), **vars(arguments)))
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -40,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default: 2)")
     parser.add_argument("--rate", help="rate of each host's link, e.g. 10mbit, 100mbit or 1gbit (default: unlimited)")
     parser.add_argument("--decoy", action="store_true", help="add an interface to each host that reaches no other host")
+    parser.add_argument("--ipv6", action="store_true", help="give the hosts addresses of IPv6 only")
     return parser.parse_args()
 
 

@@ -4,9 +4,8 @@ import subprocess
 from pathlib import Path
 
 from dragoman.run.errors import UserError
-from rig.host import Argument, inside
+from rig.processes import NAMESPACES, Argument, inside
 from rig.tools import tool
-from rig.traces import NAMESPACES
 
 
 def start_keeper(namespace: str) -> "subprocess.Popen[bytes]":
@@ -30,10 +29,16 @@ def give_identity(keeper: "subprocess.Popen[bytes]", name: str, hosts_file: Path
     run_inside(keeper, "mount", "--bind", hosts_file, "/etc/hosts")
 
 
-def give_private_folder(keeper: "subprocess.Popen[bytes]", content: Path, private: Path) -> None:
-    """Mounts the host's own folder at the path `private`, which is the same on all hosts."""
+def give_private_folder(keeper: "subprocess.Popen[bytes]", content: Path, private: Path, size: str | None) -> None:
+    """Mounts the host's own folder at the path `private`, which is the same on all hosts.
+
+    With a size ("200m") it is a disk of its own in memory, which can be full; only the host sees it.
+    """
     content.mkdir()
-    run_inside(keeper, "mount", "--bind", content, private)
+    if size is None:
+        run_inside(keeper, "mount", "--bind", content, private)
+    else:
+        run_inside(keeper, "mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", private)
 
 
 def give_own_sysfs(keeper: "subprocess.Popen[bytes]", aside: Path) -> None:

@@ -1,7 +1,9 @@
-"""A real Slurm on this one machine for the length of a test: munged, slurmctld and one slurmd per node, on loopback.
+"""A real Slurm on this one machine for the length of a test: munged, slurmctld and one slurmd per node.
 
 with Slurm(tmp_path) as slurm:
     slurm.run(["srun", "--nodes=2", "--ntasks=2", "hostname"])
+
+Its nodes are this machine under other names, on loopback; or, with `rig`, the hosts of a rig, on their network.
 """
 
 import os
@@ -21,12 +23,13 @@ import psutil
 
 from dragoman.run.processes import end_with_parent
 from rig.requirements import failure_of
+from rig.rig import Rig
 from rig.tools import SYSTEM_FOLDERS, find_tool
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "sinfo", "squeue")
 LOOPBACK = "127.0.0.1"
 LOGIN_HOST = "login"
-"""Host of the controller, from which the cluster is used."""
+"""Host of the controller, from which the cluster is used; in a rig the first host."""
 
 START_SECONDS = 30
 STOP_SECONDS = 10
@@ -51,12 +54,14 @@ def slurm_problem() -> str | None:
 
 
 class Slurm:
-    """A cluster of the nodes n1, n2, …, all of them this machine under other names; its logs stay in `folder`."""
+    """A cluster of the nodes n1, n2, …, or of the hosts of a rig; its logs stay in `folder`."""
 
-    def __init__(self, folder: Path, num_nodes: int = 2) -> None:
+    def __init__(self, folder: Path, num_nodes: int = 2, rig: Rig | None = None) -> None:
         self.folder = folder.resolve()
-        self.nodes = [f"n{number}" for number in range(1, num_nodes + 1)]
+        self.nodes = [host.name for host in rig.hosts] if rig else [f"n{number}" for number in range(1, num_nodes + 1)]
+        self.login = self.nodes[0] if rig else LOGIN_HOST
         self.environment = _client_environment(self.folder / "slurm.conf")
+        self._rig = rig
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         # Names of Unix sockets have at most 107 bytes, which a test's own folder may use up.
         self._sockets_folder = TemporaryDirectory(prefix="slurm-", dir="/tmp")
@@ -76,8 +81,7 @@ class Slurm:
     def run(self, argv: Sequence[object], code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a command as a user of this cluster and checks its exit code."""
         settings: dict[str, Any] = {"timeout": CLIENT_SECONDS, "env": self.environment} | options
-        command = self._on_host(LOGIN_HOST, argv)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+        done = self._run_at_login(argv, **settings)
         assert done.returncode == code, f"exit code {done.returncode}, not {code}\n{done.stdout}\n{done.stderr}"
         return done
 
@@ -117,7 +121,7 @@ class Slurm:
         # -D stays in the foreground, -c forgets jobs of an earlier cluster in the same folder.
         self._start_daemon("slurmctld", ["-D", "-c"])
         for node in self.nodes:
-            self._start_daemon("slurmd", ["-D", "-N", node], host=node)
+            self._start_daemon("slurmd", ["-D", "-N", node], node)
         self._wait_until("all nodes are idle", self._are_nodes_idle, end)
 
     def _munge_options(self) -> list[str]:
@@ -139,35 +143,44 @@ class Slurm:
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
         (self.folder / "hosts").write_text(_hosts(self.nodes), encoding="utf-8")
-        (self.folder / "slurm.conf").write_text(slurm_conf(self.folder, self._sockets, self.nodes), encoding="utf-8")
+        settings = slurm_conf(self.folder, self._sockets, self.login, self.nodes)
+        (self.folder / "slurm.conf").write_text(settings, encoding="utf-8")
         # Version 22.05 loads a cgroup plugin even where nothing uses cgroups, and its choice by itself fails in a
         # container. This one, never called, leaves the machine's cgroups alone.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", encoding="utf-8")
 
-    def _start_daemon(self, program: str, options: list[str], host: str = LOGIN_HOST) -> None:
-        name = program if host == LOGIN_HOST else f"{program}-{host}"
+    def _start_daemon(self, program: str, options: list[str], node: str | None = None) -> None:
+        name, host, argv = f"{program}-{node}" if node else program, node or self.login, [program, *options]
         with (self.folder / f"{name}.out").open("wb") as output:
-            self._daemons[name] = subprocess.Popen(
-                self._on_host(host, [program, *options]),
-                env=self.environment,
-                cwd=self._sockets,  # by which `processes` knows them and the steps they start
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C is for the tests, which then take the daemons down in order
-                preexec_fn=end_with_parent,
-            )
+            settings: dict[str, Any] = {
+                "env": self.environment,
+                "cwd": self._sockets,  # by which `processes` knows them and the steps they start
+                "stdin": subprocess.DEVNULL,
+                "stdout": output,
+                "stderr": subprocess.STDOUT,
+                "start_new_session": True,  # a Ctrl-C is for the tests, which then take the daemons down in order
+                "preexec_fn": end_with_parent,
+            }
+            if self._rig is not None:
+                self._daemons[name] = self._rig[host].popen(argv, **settings)
+            else:
+                self._daemons[name] = subprocess.Popen(self._renamed(host, argv), **settings)
 
-    def _on_host(self, name: str, argv: Sequence[object]) -> list[str]:
+    def _run_at_login(self, argv: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+        settings = {"capture_output": True, "text": True, "check": False, "env": self.environment} | options
+        if self._rig is not None:
+            return self._rig[self.login].run([str(word) for word in argv], **settings)
+        return subprocess.run(self._renamed(self.login, argv), **settings)
+
+    def _renamed(self, name: str, argv: Sequence[object]) -> list[str]:
         """The command, to run under a host's name: Slurm listens at the address its own host's name stands for."""
         script = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
         inside = ["sh", "-c", script, "sh", self.folder / "hosts", name, *argv]
         return ["unshare", "--uts", "--mount", *map(str, inside)]
 
     def _are_nodes_idle(self) -> bool:
-        command = self._on_host(LOGIN_HOST, ["sinfo", "--noheader", "--Node", "--format=%T"])
         # Before the controller answers, sinfo tries for a while and fails.
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        done = self._run_at_login(["sinfo", "--noheader", "--Node", "--format=%T"])
         return done.stdout.split() == ["idle"] * len(self.nodes)
 
     def _wait_until(self, what: str, is_so: Callable[[], bool], end: float) -> None:
@@ -216,12 +229,12 @@ class Slurm:
                     yield process
 
 
-def slurm_conf(folder: Path, sockets: Path, nodes: list[str]) -> str:
-    """Settings of a cluster that runs as root, on loopback only, without accounting and without cgroups."""
+def slurm_conf(folder: Path, sockets: Path, login: str, nodes: list[str]) -> str:
+    """Settings of a cluster that runs as root, at the addresses of its hosts only, without accounting and cgroups."""
     controller_port, *node_ports = _free_ports(1 + len(nodes))
     lines = [
         "ClusterName=test",
-        f"SlurmctldHost={LOGIN_HOST}",
+        f"SlurmctldHost={login}",
         f"SlurmctldPort={controller_port}",
         # Without it all daemons listen on every network the machine is in.
         "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",

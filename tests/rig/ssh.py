@@ -3,19 +3,22 @@
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from dragoman.run.errors import UserError
-from rig.host import Host, inside, start_inside
+from rig.host import Host
+from rig.processes import inside, start_inside
 from rig.tools import run_tool, tool
 
 PORT = 22
 PATIENCE_SECONDS = 15
+CONFIG_NAME = "sshd_config"
 LOG_NAME = "sshd.log"
 SEPARATION_FOLDER = Path("/run/sshd")  # sshd needs it; the system creates it only if it starts sshd itself
 
 SERVER_CONFIG = """\
-ListenAddress {address}:{port}
+ListenAddress [{address}]:{port}
 HostKey {folder}/host_key
 PidFile {folder}/sshd.pid
 AuthorizedKeysFile {authorized_keys}
@@ -35,7 +38,7 @@ Subsystem sftp internal-sftp
 """
 
 CLIENT_CONFIG_HOST = """\
-Host {name} {address}
+Host {name} {address} [{address}]
     HostName {address}
 """
 
@@ -65,16 +68,20 @@ def write_client_config(path: Path, folder: Path, addresses: dict[str, str], hos
     path.write_text("".join(hosts) + CLIENT_CONFIG_ALL.format(identity=folder / "identity", known_hosts=known_hosts))
 
 
-def start_server(
-    namespace: str, keeper_pid: int, folder: Path, address: str, authorized_keys: Path
-) -> "subprocess.Popen[bytes]":
-    """Starts a host's sshd with the host key and the log in the host's folder."""
+def write_server_config(folder: Path, address: str, authorized_keys: Path, variables: Mapping[str, str]) -> None:
+    """Writes the settings of a host's sshd; its sessions get these environment variables."""
+    text = SERVER_CONFIG.format(address=address, port=PORT, folder=folder, authorized_keys=authorized_keys)
+    if variables:
+        text += "SetEnv " + " ".join(f'"{name}={value}"' for name, value in variables.items()) + "\n"
+    (folder / CONFIG_NAME).write_text(text)
+
+
+def start_server(namespace: str, keeper_pid: int, folder: Path, address: str) -> "subprocess.Popen[bytes]":
+    """Starts a host's sshd with the settings, the host key and the log in the host's folder; waits for its answer."""
     SEPARATION_FOLDER.mkdir(mode=0o755, exist_ok=True)
-    config = folder / "sshd_config"
-    config.write_text(SERVER_CONFIG.format(address=address, port=PORT, folder=folder, authorized_keys=authorized_keys))
-    argv = [tool("sshd"), "-D", "-e", "-f", str(config)]
+    argv = [tool("sshd"), "-D", "-e", "-f", str(folder / CONFIG_NAME)]
     with (folder / LOG_NAME).open("wb") as log:
-        return start_inside(
+        server = start_inside(
             namespace,
             inside(keeper_pid, argv, Path("/")),
             stdin=subprocess.DEVNULL,
@@ -82,6 +89,13 @@ def start_server(
             stderr=log,
             start_new_session=True,  # Ctrl-C is for the rig's owner, who takes the host down in order
         )
+    try:
+        wait_for_server(server, folder, address)
+    except BaseException:
+        server.kill()
+        server.wait()
+        raise
+    return server
 
 
 def wait_for_server(server: "subprocess.Popen[bytes]", folder: Path, address: str) -> None:

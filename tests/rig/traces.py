@@ -10,10 +10,9 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from dragoman.run.errors import UserError
-from rig.processes import end_processes_in
+from rig.processes import NAMESPACES, end_processes_in
 from rig.tools import run_tool
 
-NAMESPACES = Path("/run/netns")  # where `ip netns` keeps them
 LOCK = Path("/run/dragoman-rig.lock")
 TRACE = re.compile(r"(?P<rig>dm(?P<owner>\d+)[a-z])(?:h\d+)?")
 

@@ -34,7 +34,8 @@ def measure_mbit_per_second(sender: "Host", receiver: "Host", seconds: float = 1
 
 def receive(address: str) -> None:
     """Accepts one connection and prints the bytes and seconds received after the warm-up."""
-    with socket.create_server((address, 0)) as server:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
         server.settimeout(LONGEST_SILENCE_SECONDS)
         print(server.getsockname()[1], flush=True)
         connection, _ = server.accept()

@@ -144,6 +144,7 @@ def test_a_disk_that_is_read_only_for_a_while_costs_nothing(config: Path, tmp_pa
     assert_ends_like(run, undisturbed)
 
 
+@pytest.mark.slow
 def test_training_does_not_start_on_a_full_disk(dragoman: Run, config: Path, small_disk: Path):
     too_large = ["--set", "model.width=256", "--set", "model.feed_forward=1024"]
     done = dragoman("train", config, "--run-dir", small_disk / "run", *too_large, code=1)

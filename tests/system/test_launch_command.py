@@ -52,7 +52,7 @@ def test_a_manifest_goes_to_a_file_once(dragoman: Run, folder: Path):
 
 def test_the_example_of_the_readme_works_as_written(dragoman: Run, folder: Path):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (line,) = [line for line in readme.splitlines() if line.startswith("dragoman launch mine.toml")]
+    (line,) = [line for line in readme.splitlines() if line.startswith("dragoman launch mine.toml --for slurm")]
     command, _, other_kinds = line.partition("#")
     (settings,) = re.findall(r"with `mine\.toml`:\n```toml\n(.*?)```", readme, re.DOTALL)
     (folder / "mine.toml").write_text(settings)
@@ -67,12 +67,25 @@ def test_docker_files_go_to_a_folder(dragoman: Run, folder: Path):
     assert list(yaml.safe_load((folder / "docker/compose.yaml").read_text())["services"]) == ["node0", "node1"]
 
 
+def test_a_command_for_hosts_has_the_paths_of_this_installation(dragoman: Run, folder: Path):
+    options = ("--for", "mpirun", "--hosts", "a,b", "--set", "training.max_steps=9")
+    *comments, launcher, worker = dragoman("launch", "my.toml", *options, cwd=folder).stdout.splitlines()
+    assert all(line.startswith("# ") for line in comments)
+    assert launcher.startswith("mpirun -H a:1,b:1 ")
+    program = Path(sys.executable).with_name("dragoman")
+    settings = f"--set training.max_steps=9 --set data.prepared={folder}/prepared"
+    assert worker == f"  {program} train {folder}/my.toml --run-dir {folder}/runs/my {settings} --continue"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["none.toml", "--for", "slurm"], "There is no config file none.toml"),
         (["my.toml", "--for", "slurm", "--nodes", 3], "3 workers on 3 nodes cannot share 2 virtual workers"),
         (["my.toml", "--for", "slurm", "--set", "training.steps=3"], "unknown key"),
+        (["my.toml", "--for", "mpirun", "--nodes", 2], "--for mpirun needs the names of the 2 machines"),
+        (["my.toml", "--for", "mpirun", "--nodes", 1, "--hosts", "a,b"], "does not fit the 2 hosts"),
+        (["my.toml", "--for", "mpirun", "--hosts", "a,-b"], "'-b' is not a host name"),
     ],
 )
 def test_wrong_usage_is_one_message_and_code_2(dragoman: Run, folder: Path, arguments, message):

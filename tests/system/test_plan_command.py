@@ -24,7 +24,7 @@ def test_a_plan_imports_neither_torch_nor_matplotlib():
 
 def test_a_plan_as_text(dragoman: Run):
     text = dragoman("plan", "--link", "100mbit", "--steps", 50_000, "--price-per-hour", 12).stdout
-    assert "30.9 s per step" in text
+    assert "30.6 s per step" in text
     assert "365.3 MB per step, over 12.5 MB/s (100 Mbit/s)" in text
     assert "network-bound" in text
     assert "One node alone" in text
@@ -59,7 +59,7 @@ def test_a_plan_in_a_file_own_hardware_and_a_chart(dragoman: Run, tmp_path: Path
 
 def test_the_list_of_hardware(dragoman: Run):
     assert "12.5 MB/s (100 Mbit/s)" in dragoman("plan", "--list").stdout
-    assert set(json.loads(dragoman("plan", "--list", "--json").stdout)) == {"devices", "links"}
+    assert set(json.loads(dragoman("plan", "--list", "--json").stdout)) == {"devices", "links", "software"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -160,14 +161,60 @@ def test_logs_are_compared_with_the_compare_option(dragoman: Run, log: Path):
     assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["nohup", "other"]
 
 
-@pytest.mark.parametrize(
-    ("option", "name", "nearest"), [("--gpu", "V10", "V100"), ("--link", "infinibund", "infiniband-hdr")]
-)
-def test_unknown_hardware_is_refused_with_the_nearest_known_name(dragoman: Run, log: Path, option, name, nearest):
-    done = dragoman("report", log.name, option, name, code=2, cwd=log.parent)
-    assert name in done.stderr
-    assert nearest in done.stderr
+def test_an_unknown_link_is_refused_with_the_nearest_known_name(dragoman: Run, log: Path):
+    done = dragoman("report", log.name, "--link", "infinibund", code=2, cwd=log.parent)
+    assert "infinibund" in done.stderr
+    assert "infiniband-hdr" in done.stderr
     assert not (log.parent / "runs").exists()
+
+
+def test_an_unknown_gpu_is_mentioned_and_the_report_goes_on(dragoman: Run, log: Path):
+    done = dragoman("report", log.name, "--gpu", "V10", cwd=log.parent)
+    assert "V10" in done.stderr
+    assert "did you mean 'V100'" in done.stderr
+    assert "11. How does the step time" in done.stdout
+
+
+def other_log(num_steps: int) -> str:
+    """Returns the log of a run like that of openseq2seq_log with other losses."""
+    return openseq2seq_log(num_steps).replace("Train loss: ", "Train loss: 1")
+
+
+def test_several_runs_in_a_folder_are_listed_and_compared(dragoman: Run, tmp_path: Path):
+    for name, text in (("small", openseq2seq_log(500)), ("large", other_log(900))):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        (tmp_path / "logs" / name / "nohup.out").write_text(text, encoding="utf-8")
+    done = dragoman("report", "logs", "--json", cwd=tmp_path)
+    assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["large", "small"]
+    assert "2 runs were found" in done.stderr
+    assert "small: OpenSeq2Seq, steps 0 to 500, logs/small/nohup.out" in done.stderr
+    figures = json.loads(dragoman("import", "logs", "--json", cwd=tmp_path).stdout)
+    assert [(run["run"], run["steps"]["last"]) for run in figures["runs"]] == [("runs/large", 900), ("runs/small", 500)]
+    refused = dragoman("import", "logs", "--run-dir", "one", code=2, cwd=tmp_path).stderr
+    assert "these files are of 2 runs" in refused
+
+
+def test_files_of_different_runs_are_compared_and_not_mixed(dragoman: Run, log: Path):
+    (log.parent / "other.out").write_text(other_log(300), encoding="utf-8")
+    done = dragoman("report", "nohup.out", "other.out", "--json", cwd=log.parent)
+    assert {run["name"] for run in json.loads(done.stdout)["runs"]} == {"nohup", "other"}
+    assert "2 runs were found" in done.stderr
+
+
+def test_a_file_that_was_left_out_is_named(dragoman: Run, tmp_path: Path):
+    (tmp_path / "logs").mkdir()
+    lines = openseq2seq_log(2_000)
+    (tmp_path / "logs/nohup.out").write_text(lines, encoding="utf-8")
+    (tmp_path / "logs/tail.out").write_text(lines[len(lines) // 2 :], encoding="utf-8")
+    done = dragoman("report", "logs", cwd=tmp_path)
+    assert "tail.out was left out: logs/nohup.out holds the same figures." in done.stderr
+
+
+def test_a_zip_is_read_like_what_it_holds(dragoman: Run, log: Path):
+    with zipfile.ZipFile(log.parent / "run.zip", "w") as archive:
+        archive.write(log, "nohup.out")
+    figures = json.loads(dragoman("report", "run.zip", "--json", cwd=log.parent).stdout)
+    assert (figures["run"], figures["steps"]["last"]) == ("runs/run", 2_000)
 
 
 @pytest.mark.parametrize("arguments", [("--nodes", 0), ("--price-per-hour", -1)])

@@ -4,13 +4,15 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -421,6 +423,51 @@ def test_a_lost_run_gets_no_request(dragoman: Run, run: RunFolder):
     done = dragoman("stop", run.path, code=1)
     assert "is lost: process 4242 on alpha has been silent for" in done.stderr
     assert not run.stop_request.exists()
+
+
+LAUNCHER = """if True:
+    import sys, time
+    from pathlib import Path
+    from dragoman.run.folder import RunFolder, lock_run
+    from dragoman.run.status import RunStatus, StatusFile
+
+    run = RunFolder(Path(sys.argv[1]))
+    with lock_run(run), StatusFile(run, RunStatus.starting(100, 1)) as status:
+        status.update(state="running", step=50)
+        print("running", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_launcher_that_is_killed_here_is_lost_at_once(dragoman: Run, run: RunFolder):
+    run.log.write_text("a line\n", encoding="utf-8")
+    with ExitStack() as stack:
+        command = [sys.executable, "-c", LAUNCHER, str(run.path)]
+        launcher = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+        assert launcher.stdout.readline() == b"running\n"
+        assert dragoman("status", run.path).stdout.startswith("State:      running (process ")
+        watching = stack.enter_context(started("watch", run.path, "--lines", 1))
+        assert watching.stdout.readline() == "a line\n"  # the view has seen the run too
+        launcher.kill()
+        launcher.wait()
+        begin = time.monotonic()
+        lost = f"process {launcher.pid} on {socket.gethostname()} ended without a message; it may have been killed"
+        shown = dragoman("status", run.path, "--expect", "lost").stdout
+        assert shown.startswith(f"State:      lost: {lost}\n")
+        request_stop(run)
+        said = dragoman("stop", run.path, code=1).stderr
+        assert said.startswith(f"dragoman: {run.path} is lost: {lost}. Continue with: ")
+        assert not run.stop_request.exists()
+        assert watching.wait(10) == 1
+        assert f"is lost: {lost}" in watching.stderr.read()
+        assert time.monotonic() - begin < 10
+
+
+def test_a_run_that_is_removed_while_it_stops(dragoman: Run, run: RunFolder):
+    write_status(run)
+    threading.Timer(0.5, lambda: shutil.rmtree(run.path)).start()
+    done = dragoman("stop", run.path, code=1)
+    assert f"{run.path} was stopped before it had trained anything, so it was removed." in done.stderr
 
 
 def test_a_run_without_status_cannot_be_stopped_from_here(dragoman: Run, run: RunFolder):

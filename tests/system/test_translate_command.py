@@ -1,9 +1,11 @@
 """`dragoman translate` and `evaluate` as a person types them: pipes, terminals, signals, several processes."""
 
 import codecs
+import gzip
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -16,6 +18,8 @@ import psutil
 import pytest
 import torch
 from program import Run, call_dragoman, dragoman_command, wait_until
+
+from dragoman.translation.model_choice import ModelChoice
 
 LINE = "The old teacher reads a long book."
 SEARCH = ("--beam-size", 1)
@@ -91,7 +95,7 @@ def test_several_processes_write_what_one_writes(trained_run: Path, many_lines: 
 
 
 def test_a_gpu_gets_one_process(trained_run: Path, many_lines: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dragoman.translation.translator.choose_device", lambda: torch.device("meta"))
+    monkeypatch.setattr("dragoman.translation.loading.choose_device", lambda: torch.device("meta"))
     done = call_dragoman("translate", trained_run, many_lines, "--workers", 2, code=2)
     assert "--workers must be 1 on a GPU" in done.stderr
 
@@ -109,6 +113,90 @@ def test_lines_of_a_pipe_are_answered_as_they_come(trained_run: Path):
         process.stdin.close()
         assert process.wait(120) == 1
         assert process.stderr.read().count("\n") == 1  # the checkpoint
+
+
+def test_formats_columns_and_compressed_files(trained_run: Path, tmp_path: Path):
+    text, table, records = tmp_path / "a.en", tmp_path / "a.tsv", tmp_path / "a.jsonl"
+    text.write_text(f"{LINE}\n\n{LINE}\n")
+    table.write_text(f"1\t{LINE}\n\n2\t{LINE}\n")
+    records.write_text(json.dumps({"id": 1, "text": LINE}) + "\n\n" + json.dumps({"id": 2, "text": LINE}) + "\n")
+    [plain, empty, _] = call_dragoman("translate", trained_run, text, *SEARCH).stdout.splitlines()
+    assert empty == ""
+    out = tmp_path / "out.tsv.gz"
+    done = call_dragoman("translate", trained_run, table, "--column", 2, *SEARCH, "--out", out, "--json")
+    assert json.loads(done.stdout)["num_lines"] == 3
+    assert gzip.decompress(out.read_bytes()).decode() == f"1\t{LINE}\t{plain}\n\n2\t{LINE}\t{plain}\n"
+    done = call_dragoman("translate", trained_run, records, "--n-best", 2, "--scores", "--align")
+    [first, empty, _] = done.stdout.splitlines()
+    assert empty == ""
+    found = json.loads(first)
+    assert found["id"] == 1
+    assert found["n_best"][0]["translation"] == found["translation"]
+    assert len(found["n_best"]) == 2
+    assert found["score"] < 0
+    assert all(re.fullmatch(r"\d+-\d+", pair) for pair in found["alignment"].split())
+
+
+def test_demands_are_met(trained_run: Path, tmp_path: Path):
+    text = tmp_path / "a.en"
+    text.write_text(f"{LINE}\n")
+    plain = call_dragoman("translate", trained_run, text).stdout.split()
+    begun = call_dragoman("translate", trained_run, text, "--prefix", "Das Haus", "--require", "Lehrer").stdout
+    assert begun.startswith("Das Haus")
+    assert "Lehrer" in begun
+    assert plain[1] not in call_dragoman("translate", trained_run, text, "--forbid", plain[1]).stdout.split()
+    drawn = [call_dragoman("translate", trained_run, text, "--sample", "--seed", seed).stdout for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    short = call_dragoman("translate", trained_run, text, "--max-length", 1).stdout
+    assert len(short.split()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--json",), "--json needs --out FILE."),
+        (("--hosts", "a"), "--hosts needs --out FILE."),
+        (("--engine", "ray"), "--engine ray needs --out FILE."),
+        (("--top-k", 3), "--top-k needs --sample."),
+        (("--format", "xml"), "--format must be text, tsv or jsonl, not 'xml'."),
+        (("--column", 2, "--field", "a"), "--column belongs to TSV and --field to JSON lines; give one of them."),
+        (("--beam-size", 2, "--n-best", 3), "--n-best 3 needs a beam of this size or more: --beam-size 3."),
+        (("--forbid", " "), "A forbidden word must not be empty."),
+        (("--require", "漢"), "The model cannot write '漢', which '漢' contains."),
+    ],
+)
+def test_contradictions(trained_run: Path, many_lines: Path, options: tuple[object, ...], expected: str):
+    assert expected in call_dragoman("translate", trained_run, many_lines, *options, code=2).stderr
+
+
+def test_a_copied_model_is_the_same_model(run_copy: Path, tmp_path: Path):
+    def model(checkpoint: str, *ensemble: str, **search: int) -> ModelChoice:
+        return ModelChoice(str(run_copy), checkpoint, ensemble, **search).pinned()
+
+    chosen = model("best", f"{run_copy}@49")
+    copy = chosen.copy_to(tmp_path / "copy")
+    assert copy.fingerprint() == chosen.fingerprint() == model("50", f"{run_copy}@49").fingerprint()
+    assert not list((tmp_path / "copy").rglob("optimizer*"))
+    assert copy.load(None, 1).translate([LINE]) == chosen.load(None, 1).translate([LINE])
+    others = [model("best"), model("49", f"{run_copy}@49"), model("average:last:2"), model("best", beam_size=3)]
+    assert len({each.fingerprint() for each in [chosen, *others]}) == 5
+
+
+@pytest.mark.slow
+def test_a_killed_command_continues_to_the_same_output(trained_run: Path, tmp_path: Path):
+    text, out, whole = tmp_path / "long.en", tmp_path / "out.de", tmp_path / "whole.de"
+    text.write_text("".join(f"The dog sees the house {number}.\n" for number in range(12_000)))
+    options = [trained_run, text, *SEARCH, "--max-length", 6]
+    with started("translate", *options, "--out", out, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: list(tmp_path.glob(".out.de.partial/parts-*/*/0*")), "the first part")
+        process.send_signal(signal.SIGKILL)
+    assert not out.exists()
+    done = call_dragoman("translate", *options, "--out", out, "--json")
+    assert 0 < json.loads(done.stdout)["num_lines_reused"] < 12_000
+    call_dragoman("translate", *options, "--out", whole)
+    assert out.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["long.en", "out.de", "whole.de"]
 
 
 @pytest.mark.slow
@@ -131,7 +219,7 @@ def test_a_full_disk_is_a_plain_sentence(dragoman: Run, trained_run: Path):
         ("translate", signal.SIGINT),
         pytest.param("translate", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("evaluate", signal.SIGINT, marks=pytest.mark.slow),
-        ("evaluate", signal.SIGTERM),
+        pytest.param("evaluate", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_all_processes(trained_run: Path, tmp_path: Path, command: str, number: signal.Signals):

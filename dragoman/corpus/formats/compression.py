@@ -4,18 +4,17 @@ The file objects of the standard library do not fit: those of `bz2` and `lzma` i
 cannot read, `lzma` does not limit its memory, and the one of `zstandard` does not notice that a file was cut off.
 """
 
-import bz2
 import lzma
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
+from dragoman.run.decompressors import CODECS, MAX_ZSTD_WINDOW_BYTES, Codec, DamagedError, Decompressor, find_codec
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.files import require_free_space
 from dragoman.run.input_files import open_input
@@ -26,15 +25,6 @@ DEFAULT_MAX_EXPANSION = 200
 COMPRESSION_ENDINGS = (".gz", ".xz", ".zst", ".bz2")
 
 _RAW_BYTES = 2**16
-# Four times what xz -9 needs, and what zstd --ultra -22 needs.
-_MAX_XZ_MEMORY_BYTES = 2**28
-_MAX_ZSTD_WINDOW_BYTES = 2**27
-# A zstd block of 4 bytes can hold 128 KiB, and one call decompresses all it is given: this bounds its result to 8 MiB.
-_ZSTD_FEED_BYTES = 256
-
-
-class DamagedError(Exception):
-    """The content cannot be read; the text says why ("it ends too early")."""
 
 
 class TooLargeError(Exception):
@@ -72,7 +62,7 @@ class ContentReader:
         self._max_expansion, self._note_bytes = max_expansion, note_bytes
         self._num_raw_bytes = 0
         self._head = self._read_head()
-        self._codec = next((codec for codec in _CODECS if self._head.startswith(codec.magics)), None)
+        self._codec = find_codec(self._head)
 
     @property
     def is_compressed(self) -> bool:
@@ -89,7 +79,7 @@ class ContentReader:
             self.num_bytes += len(content)
             yield content
 
-    def _decompress(self, codec: "_Codec") -> Iterator[bytes]:
+    def _decompress(self, codec: Codec) -> Iterator[bytes]:
         try:
             for content in _decompress_members(codec, chain([self._head], self._read_raw(_RAW_BYTES))):
                 self.num_bytes += len(content)
@@ -103,7 +93,7 @@ class ContentReader:
         """Reads only while the bytes may be the start of a compressed file: a terminal gives only what was typed."""
         head = b""
         single_bytes = self._read_raw(1)
-        while any(len(head) < len(magic) and magic.startswith(head) for codec in _CODECS for magic in codec.magics):
+        while any(len(head) < len(magic) and magic.startswith(head) for codec in CODECS for magic in codec.magics):
             byte = next(single_bytes, b"")
             if not byte:
                 break
@@ -169,7 +159,7 @@ def _explain_damage(path: Path, problem: str, num_bytes: int) -> str:
     if "memory" in problem.lower():
         return (
             f"{path} needs too much memory to decompress; compress it again with a window of at most "
-            f"{_MAX_ZSTD_WINDOW_BYTES // 2**20} MiB, for instance without --long."
+            f"{MAX_ZSTD_WINDOW_BYTES // 2**20} MiB, for instance without --long."
         )
     return f"{path} is damaged: {problem} at about byte {num_bytes:,} of its content; copy or download it again."
 
@@ -198,24 +188,9 @@ def open_seekable(path: Path, max_expansion: int) -> Iterator[IO[bytes]]:
         yield copy
 
 
-class _Decompressor(Protocol):
-    """Decompresses one member; the interface of `bz2.BZ2Decompressor` and `lzma.LZMADecompressor`."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
-def _decompress_members(codec: "_Codec", raw: Iterable[bytes]) -> Iterator[bytes]:
+def _decompress_members(codec: Codec, raw: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the content of one member after another; only another member may follow a member."""
-    member: _Decompressor | None = None
+    member: Decompressor | None = None
     for data in raw:
         rest = data
         while rest:
@@ -232,85 +207,3 @@ def _decompress_members(codec: "_Codec", raw: Iterable[bytes]) -> Iterator[bytes
                 rest, member = member.unused_data, None
     if member is not None:
         raise DamagedError("it ends too early")
-
-
-class _GzipMember:
-    """Gives zlib's decompressor the interface of the other two."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return self._member.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._member.unused_data
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        content = self._member.decompress(self._member.unconsumed_tail + data, max_length)
-        # A full result may leave content inside the decompressor even if all input is consumed.
-        self.needs_input = not self._member.unconsumed_tail and len(content) < max_length
-        return content
-
-
-class _ZstdMember:
-    """Gives zstandard's decompressor the interface of the other two."""
-
-    def __init__(self) -> None:
-        import zstandard
-
-        self._member = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES).decompressobj()
-        self._error = zstandard.ZstdError
-        self._rest = memoryview(b"")
-
-    @property
-    def eof(self) -> bool:
-        return self._member.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._rest
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._member.unused_data + self._rest
-
-    def decompress(self, data: bytes, _max_length: int, /) -> bytes:
-        self._rest = memoryview(data) if data else self._rest
-        content = b""
-        while self._rest and not content and not self._member.eof:
-            feed, self._rest = self._rest[:_ZSTD_FEED_BYTES], self._rest[_ZSTD_FEED_BYTES:]
-            try:
-                content = self._member.decompress(feed)
-            except self._error as problem:
-                raise DamagedError(str(problem)) from None
-        return content
-
-
-@dataclass(frozen=True)
-class _Codec:
-    """One kind of compression."""
-
-    magics: tuple[bytes, ...]
-    open_member: Callable[[], _Decompressor]
-    may_be_padded: bool = False
-    """Standard tools fill up files of this kind with NUL bytes, and skip them."""
-
-
-# The whole header of bzip2, with its level and the mark of a block or of the end: a text may start with "BZh".
-_BZIP2_MAGICS = tuple(b"BZh%d" % level + mark for level in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90"))
-# pzstd writes skippable frames first.
-_ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", *(bytes([first]) + b"*M\x18" for first in range(0x50, 0x60)))
-_CODECS = (
-    _Codec((b"\x1f\x8b",), _GzipMember, may_be_padded=True),
-    _Codec(
-        (b"\xfd7zXZ\0",),
-        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY_BYTES),
-        may_be_padded=True,
-    ),
-    _Codec(_ZSTD_MAGICS, _ZstdMember),
-    _Codec(_BZIP2_MAGICS, bz2.BZ2Decompressor),
-)

@@ -189,7 +189,7 @@ class JsonlReader:
     def _parse(self, line: str) -> tuple[str, str] | None:
         if not line or line.isspace():
             return None
-        source, target = self._sides(_load_object(line))
+        source, target = self._sides(load_object(line))
         # Without escapes the text has been checked with its line.
         if "\\" in line or len(line) > SAFE_CHARACTERS:
             return check_sentence(source), check_sentence(target)
@@ -217,7 +217,8 @@ class JsonlReader:
                 raise ask_for_languages(self._lines.path, names)
 
 
-def _load_object(line: str) -> dict[str, Any]:
+def load_object(line: str) -> dict[str, Any]:
+    """Reads a JSON object; says what is wrong with the line otherwise."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as problem:

@@ -20,12 +20,12 @@ from dragoman.corpus.formats.compression import (
     COMPRESSION_ENDINGS,
     DEFAULT_MAX_EXPANSION,
     ContentReader,
-    DamagedError,
     TooLargeError,
     check_expansion,
     note_nothing,
 )
 from dragoman.corpus.recipes.index import Dataset
+from dragoman.run.decompressors import DamagedError
 from dragoman.run.files import write_then_rename
 
 MAX_LINE_BYTES = 2**23

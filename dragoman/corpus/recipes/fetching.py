@@ -18,7 +18,6 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from dragoman.corpus.formats.compression import DamagedError
 from dragoman.corpus.recipes.extraction import Extracted, extract
 from dragoman.corpus.recipes.index import (
     Dataset,
@@ -30,6 +29,7 @@ from dragoman.corpus.recipes.index import (
     load_index,
     parse_languages,
 )
+from dragoman.run.decompressors import DamagedError
 from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.files import read_json, remove_abandoned, require_free_space, sha256, write_json, write_text
 from dragoman.run.interruption import signals_as_keyboard_interrupt

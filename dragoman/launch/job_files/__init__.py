@@ -1,1 +1,1 @@
-"""Job files for Slurm, Kubernetes and Docker: a request, and the templates it is rendered with."""
+"""Job files for Slurm, Kubernetes and Docker, and commands for mpirun, srun and torchrun: a request and templates."""

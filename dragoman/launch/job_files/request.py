@@ -1,10 +1,11 @@
-"""A request for job files, checked before anything is rendered."""
+"""A request for job files or a command, checked before anything is rendered."""
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dragoman.launch.hosts import Host, parse_hosts
 from dragoman.run.config import Settings
 from dragoman.run.errors import UsageError
 
@@ -12,8 +13,10 @@ _NOT_ALLOWED = {"Cc", "Cs", "Zl", "Zp"}
 """Unicode categories of characters that end lines, control terminals or are incomplete."""
 
 _ONLY_FOR = {
-    "partition": ("slurm",),
-    "time": ("slurm", "kubernetes"),
+    "hosts": ("mpirun", "torchrun"),
+    "ssh_config": ("mpirun",),
+    "partition": ("slurm", "srun"),
+    "time": ("slurm", "srun", "kubernetes"),
     "image": ("kubernetes", "docker"),
     "data": ("kubernetes", "docker"),
     "claim": ("kubernetes",),
@@ -41,18 +44,24 @@ class JobRequest:
     num_nodes: int = 1
     workers_per_node: int = 1
     gpus_per_node: int = 0
-    cpus_per_worker: int = 4
+    cpus_per_worker: int | None = None
+    """None: 4 where a scheduler must know it; without one, the workers of a machine divide its cores."""
     run_dir: Path | None = None
     time: str | None = None
     partition: str | None = None
     image: str | None = None
     data: Path | None = None
     claim: str | None = None
+    hosts: tuple[Host, ...] | None = None
+    """The nodes by name, each with its number of workers; None where a scheduler chooses them."""
+    ssh_config: Path | None = None
 
     @property
     def num_workers(self) -> int:
         """Number of workers on all nodes."""
-        return self.num_nodes * self.workers_per_node
+        if self.hosts is None:
+            return self.num_nodes * self.workers_per_node
+        return sum(host.num_workers or 1 for host in self.hosts)
 
     def describe_workers(self) -> str:
         """Returns for example "4 workers on 2 nodes"."""
@@ -65,7 +74,8 @@ def check_request(request: JobRequest, kind: str) -> None:
     """Refuses a request that could not become a job that runs."""
     for option, kinds in _ONLY_FOR.items():
         if getattr(request, option) is not None and kind not in kinds:
-            raise UsageError(f"--{option} means nothing for {kind}, only for {' and '.join(kinds)}: leave it out.")
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name} means nothing for {kind}, only for {', '.join(kinds)}: leave it out.")
     _check_texts(request)
     _check_numbers(request)
 
@@ -80,6 +90,7 @@ def _check_texts(request: JobRequest) -> None:
         "The run folder": request.run_dir,
         "The folder of data": request.data,
         "data.prepared": request.settings.data.prepared,
+        "The ssh config": request.ssh_config,
         "The current folder": Path.cwd(),
     }
     for what, path in paths.items():
@@ -117,6 +128,16 @@ def parse_time(time: str) -> int:
         raise UsageError(f"--time cannot be {time!r}: write HH:MM:SS or D-HH:MM:SS, for example 12:00:00.")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def choose_hosts(text: str | None, nodes: int | None, workers_per_node: int) -> tuple[Host, ...] | None:
+    """Parses a list of hosts; those without a number get the number of workers that is meant for all."""
+    if text is None:
+        return None
+    hosts = parse_hosts(text)
+    if nodes not in (None, len(hosts)):
+        raise UsageError(f"--nodes {nodes} does not fit the {len(hosts)} hosts in --hosts: leave it out.")
+    return tuple(replace(host, num_workers=host.num_workers or workers_per_node) for host in hosts)
 
 
 def name_job(config: Path) -> str:

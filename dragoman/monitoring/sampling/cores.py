@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from dragoman.run.records import MachineLoad, ProgramLoad
+from dragoman.run.records import MAX_PROGRAMS, MachineLoad, ProgramLoad
 
 PROCESSES = "/proc"
 LOOK_SECONDS = 10.0
@@ -22,7 +22,6 @@ _LARGEST_LOOK_SHARE = 0.005
 _MAX_THREADS = 256
 """Threads of the run that are read every time; a worker on a GPU has a hundred, most of them idle."""
 _MAX_BYTES = 4096
-_MAX_PROGRAMS = 3
 _SMALLEST_PROGRAM = 0.1
 """Cores; programs that use less are not named."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -167,7 +166,7 @@ def heaviest_programs(
         used = process.cpu_seconds - (before.cpu_seconds if before and is_same else 0.0)
         if used / seconds >= _SMALLEST_PROGRAM:
             loads.append(ProgramLoad(name=process.name, pid=process.pid, cores=round(used / seconds, 2)))
-    return sorted(loads, key=lambda load: -load.cores)[:_MAX_PROGRAMS]
+    return sorted(loads, key=lambda load: -load.cores)[:MAX_PROGRAMS]
 
 
 def _core_use(

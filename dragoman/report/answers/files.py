@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dragoman.report.content import Answer, Table
+from dragoman.report.durations import counted
 from dragoman.report.findings import Findings
 from dragoman.report.run_tables import CorpusFacts, SplitFacts
 from dragoman.run.folder import RunFolder
@@ -51,6 +52,7 @@ def answer_training_set(findings: Findings) -> Answer:
         ],
         confidence=1.0,
         tables=[_text_table(train), *_input_tables(train), *_cleaning_tables(corpus)],
+        short=f"{format_bytes(source.num_bytes + target.num_bytes)}, {train.num_pairs:,} pairs",
     )
 
 
@@ -94,14 +96,15 @@ def _training_set_by_log(findings: Findings) -> Answer:
     missing = ["The size of the files: run wc -lc on them."]
     sizes = [(name, Path(name).stat().st_size) for name in files.values() if _is_file(name)]
     if sizes:
-        answer = f"{format_bytes(sum(size for _, size in sizes))}, the size of its files."
+        total = format_bytes(sum(size for _, size in sizes))
         rows = [(name, format_bytes(size)) for name, size in sizes]
-        return Answer(_TRAINING_SET, answer, evidence, 0.8, tables=[Table("Files", ("file", "size"), rows, (1,))])
+        tables = [Table("Files", ("file", "size"), rows, (1,))]
+        return Answer(_TRAINING_SET, f"{total}, the size of its files.", evidence, 0.8, tables=tables, short=total)
     if facts.num_training_pairs:
-        answer = f"{facts.num_training_pairs:,.0f} pairs of lines."
-        return Answer(_TRAINING_SET, answer, evidence, 0.9, missing=missing)
+        pairs = f"{facts.num_training_pairs:,.0f} pairs"
+        return Answer(_TRAINING_SET, f"{pairs} of lines.", evidence, 0.9, missing=missing, short=pairs)
     answer = "Not known: the log names the files but not their size." if files else "Not known."
-    return Answer(_TRAINING_SET, answer, evidence, 0.0, missing=missing)
+    return Answer(_TRAINING_SET, answer, evidence, 0.0, missing=missing, short="Not known")
 
 
 def _is_file(name: str) -> bool:
@@ -120,24 +123,27 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
         names = ", ".join(path.name for path, _ in files)
         folder = files[0][0].parent
         said = [
-            f"{folder.name} is the newest of {len(evidence.run.checkpoint_steps())} kept.",
+            f"{folder.name} is the newest of {counted(len(evidence.run.checkpoint_steps()), 'checkpoint')} kept.",
             "latest and best are links to the newest checkpoint and to the best by evaluation.",
         ]
         tables = [Table(f"Files of {folder.name}", ("file", "purpose", "size"), rows, (2,))]
-        return Answer(_CHECKPOINT_FILES, f"A folder with {names}.", said, 1.0, tables=tables)
+        short = f"A folder with {counted(len(files), 'file')}"
+        return Answer(_CHECKPOINT_FILES, f"A folder with {names}.", said, 1.0, tables=tables, short=short)
     if evidence.trainer == "OpenSeq2Seq":
         answer = "An index file named checkpoint, and for each saved step .data-00000-of-00001, .index and .meta."
         said = ["The log does not show whether any was saved: see the warnings."]
         tables = [Table("Files of a TensorFlow checkpoint", ("file", "purpose"), _OPENSEQ2SEQ_FILES)]
-        return Answer(_CHECKPOINT_FILES, answer, said, 0.8, tables=tables)
+        return Answer(_CHECKPOINT_FILES, answer, said, 0.8, tables=tables, short="An index and 3 files per step")
     paths = [record.path for record in evidence.checkpoints if record.path is not None]
     if paths:
         answer = "Not known: the log names the checkpoints but not their files."
         said = [f"The last checkpoint in the log: {paths[-1]}", f"Checkpoints named in the log: {len(paths):,}."]
         missing = ["Their files and sizes: list that folder."]
-        return Answer(_CHECKPOINT_FILES, answer, said, 0.3, missing=missing)
+        short = f"{counted(len(paths), 'checkpoint')} named, files not known"
+        return Answer(_CHECKPOINT_FILES, answer, said, 0.3, missing=missing, short=short)
     answer = "Not known: the log does not say." if evidence.is_imported else "No checkpoint of this run is left."
-    return Answer(_CHECKPOINT_FILES, answer, missing=["List the folder that the trainer saves to."])
+    short = "Not known" if evidence.is_imported else "None left"
+    return Answer(_CHECKPOINT_FILES, answer, missing=["List the folder that the trainer saves to."], short=short)
 
 
 def answer_checkpoint_size(findings: Findings) -> Answer:
@@ -152,16 +158,15 @@ def answer_checkpoint_size(findings: Findings) -> Answer:
         num_kept = len(evidence.run.checkpoint_steps())
         if num_kept > 1:
             said.append(f"{num_kept} checkpoints are kept: {format_bytes(num_kept * size)} in total.")
-        return Answer(_CHECKPOINT_SIZE, f"{format_bytes(size)}{each}.", said, 1.0)
+        return Answer(_CHECKPOINT_SIZE, f"{format_bytes(size)}{each}.", said, 1.0, short=format_bytes(size))
     missing = ["Measure it: du -ch on the files of one step."]
     each_bytes = BYTES_PER_PARAMETER.get(evidence.facts.precision or "")
     if evidence.trainer == "OpenSeq2Seq" and parameters and each_bytes:
-        answer = (
-            f"About {format_bytes(each_bytes * parameters)}: {each_bytes} bytes for each of {parameters:,} parameters."
-        )
+        short = f"About {format_bytes(each_bytes * parameters)}"
+        answer = f"{short}: {each_bytes} bytes for each of {parameters:,} parameters."
         said = [f"This is the rule for this trainer in {evidence.facts.precision} precision; no file was measured."]
-        return Answer(_CHECKPOINT_SIZE, answer, said, 0.7, missing=missing)
-    return Answer(_CHECKPOINT_SIZE, "Not known.", missing=missing)
+        return Answer(_CHECKPOINT_SIZE, answer, said, 0.7, missing=missing, short=short)
+    return Answer(_CHECKPOINT_SIZE, "Not known.", missing=missing, short="Not known")
 
 
 def _checkpoint_bytes(findings: Findings) -> float | None:

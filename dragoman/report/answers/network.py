@@ -3,8 +3,8 @@
 import numpy as np
 
 from dragoman.diagnosis.hardware import load_hardware
-from dragoman.diagnosis.network_estimate import BYTES_PER_GRADIENT, ring_bytes
-from dragoman.diagnosis.traffic import FEWEST_FOR_CORRELATION
+from dragoman.diagnosis.network_estimate import BYTES_PER_GRADIENT, gpu_mismatch, ring_bytes
+from dragoman.diagnosis.traffic import FEWEST_FOR_CORRELATION, FOREIGN_FACTOR
 from dragoman.diagnosis.verdict import Verdict
 from dragoman.report.content import Answer, Chart, Mark, Series
 from dragoman.report.evidence import Floats
@@ -13,11 +13,13 @@ from dragoman.run.units import format_bytes, format_rate
 
 _BOTTLENECK = "Was the network the bottleneck?"
 _TRAFFIC = "How does the step time relate to the network traffic between nodes?"
+_NOT_KNOWN = "Not known"
+_SURE = 0.6
+"""Confidence from which an estimate is given without "probably"."""
 _FEWEST_PAIRS = 3
-_FOREIGN_RATIO = 2.0
-"""More than this many times the bytes in theory are not the run's alone."""
 _BYTES_PER_MEGABYTE = 1e6
 ONE_WORKER = "There was one worker: no gradients crossed a network."
+_ONE_MACHINE = "All workers were on one machine: gradients went over its PCI Express or NVLink, not over a network."
 
 
 def answer_network(findings: Findings) -> Answer:
@@ -26,16 +28,24 @@ def answer_network(findings: Findings) -> Answer:
     is_measured = bool(verdict.parts)
     evidence = [*verdict.evidence, *verdict.misleading]
     if not is_measured and estimate is not None and findings.evidence.is_imported:
-        evidence += [*estimate.warnings, *(f"Assumed: {assumption}" for assumption in estimate.assumptions)]
+        mismatch = gpu_mismatch(findings.evidence.known.gpu, findings.evidence.facts.gpus or [])
+        evidence += [*([mismatch] if mismatch else []), *estimate.warnings]
+        evidence += [f"Assumed: {assumption}" for assumption in estimate.assumptions]
     missing = [] if is_measured else [_what_to_measure(findings)]
-    return Answer(_BOTTLENECK, _short_answer(verdict), evidence, verdict.confidence, missing=missing)
+    evidence += verdict.advice
+    short = _short_answer(verdict)
+    answer = verdict.why if short == _NOT_KNOWN else f"{short}. {verdict.why}"
+    return Answer(_BOTTLENECK, answer, evidence, verdict.confidence, missing=missing, short=short)
 
 
 def _short_answer(verdict: Verdict) -> str:
-    # The cause may be unknown while it is known that it was not the network.
+    """Yes or No, with Probably where it is not certain; the cause may be unknown while the network is ruled out."""
     if not verdict.is_known and not verdict.confidence:
-        return verdict.why
-    return f"{'Yes' if verdict.bottleneck == 'network' else 'No'}. {verdict.why}"
+        return _NOT_KNOWN
+    is_sure = bool(verdict.parts) or verdict.confidence >= _SURE
+    if verdict.bottleneck == "network":
+        return "Yes" if is_sure else "Probably"
+    return "No" if is_sure else "Probably not"
 
 
 def _what_to_measure(findings: Findings) -> str:
@@ -59,7 +69,7 @@ def answer_traffic(findings: Findings) -> Answer:
     seconds, rates = _pairs(findings)
     theory = _bytes_in_theory(findings)
     if findings.evidence.num_ranks == 1:
-        return Answer(_TRAFFIC, ONE_WORKER, confidence=1.0)
+        return Answer(_TRAFFIC, ONE_WORKER, confidence=1.0, short="No traffic")
     if len(seconds) < _FEWEST_PAIRS:
         return _traffic_unmeasured(findings, theory)
     bytes_per_step = float(np.median(seconds * rates))
@@ -77,16 +87,17 @@ def answer_traffic(findings: Findings) -> Answer:
         answer = f"{moved}, {ratio:.0%} of the theoretical amount."
     elif (findings.evidence.num_nodes or 1) == 1:
         answer = (
-            "All workers were on one machine: no gradients crossed a network. Each step moved "
+            "All workers were on one machine, so gradients did not leave it. Each step moved "
             f"{format_bytes(bytes_per_step)} through the machine's own interface."
         )
     else:
         answer = f"{moved}."
-    return Answer(_TRAFFIC, answer, evidence, 0.9 if theory else 0.7, [_scatter(seconds, rates, theory)])
+    short, chart = f"{format_bytes(bytes_per_step)} per step", _scatter(seconds, rates, theory)
+    return Answer(_TRAFFIC, answer, evidence, 0.9 if theory else 0.7, [chart], short=short)
 
 
 def _explain_ratio(ratio: float) -> str:
-    if ratio >= _FOREIGN_RATIO:
+    if ratio >= FOREIGN_FACTOR:
         return f"so other programs used the network too: about {1 - 1 / ratio:.0%} of the traffic is theirs"
     return "headers and other traffic included" if ratio >= 0.9 else "so some bytes went over other interfaces"
 
@@ -130,9 +141,11 @@ def _bytes_in_theory(findings: Findings) -> float | None:
 
 
 def _traffic_unmeasured(findings: Findings, theory: float | None) -> Answer:
+    if findings.evidence.num_nodes == 1:
+        return Answer(_TRAFFIC, _ONE_MACHINE, confidence=0.9, short="No traffic between nodes")
     missing = ["Traffic was not recorded with the steps; dragoman samples every interface once per second."]
     if theory is None or findings.step_times is None:
-        return Answer(_TRAFFIC, "Not measured.", missing=missing)
+        return Answer(_TRAFFIC, "Not measured.", missing=missing, short="Not measured")
     step_seconds = findings.step_times.median
     answer = f"Not measured; in theory each step moves {format_bytes(theory)} in and out of each machine."
     evidence = [
@@ -140,7 +153,8 @@ def _traffic_unmeasured(findings: Findings, theory: float | None) -> Answer:
         "The model fixes the bytes of a step: on a slower link they take longer, so the step time grows in proportion "
         "once the link is the limit.",
     ]
-    return Answer(_TRAFFIC, answer, evidence, 0.5, [_link_chart(findings, theory, step_seconds)], missing=missing)
+    short, chart = f"{format_bytes(theory)} per step in theory", _link_chart(findings, theory, step_seconds)
+    return Answer(_TRAFFIC, answer, evidence, 0.5, [chart], missing=missing, short=short)
 
 
 def _link_chart(findings: Findings, theory: float, step_seconds: float) -> Chart:

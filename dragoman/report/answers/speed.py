@@ -1,14 +1,15 @@
 """Questions 1, 4 and 10: how long the run took, how busy its devices were, and how long a step took."""
 
-from dragoman.diagnosis.intervals import DISTURBED_SHARE
+from dragoman.diagnosis.intervals import is_disturbed
 from dragoman.diagnosis.network_estimate import BUSY_GPUS
-from dragoman.diagnosis.verdict import BUSY_SHARE
+from dragoman.diagnosis.verdict import BUSY_SHARE, OTHER_PROGRAMS_NAME
 from dragoman.diagnosis.wording import PART_NAMES, format_step
 from dragoman.report.content import Answer, Chart, Mark, Series, Table
+from dragoman.report.durations import counted, describe_exactly, describe_hours
 from dragoman.report.evidence import Evidence, curve, timed_records
 from dragoman.report.findings import Findings
 from dragoman.report.machines import Values
-from dragoman.run.records import TrainRecord, records_of, steps_covered
+from dragoman.report.time_use import PHASES
 from dragoman.run.units import format_seconds
 
 _DURATION = "How long did it take?"
@@ -20,6 +21,8 @@ MAX_LINES = 8
 _NOTABLE_DRIFT = 0.05
 MAX_MARKS = 40
 _MAX_OUTLIERS_SHOWN = 8
+_NOTABLE_WAITING = 0.05
+"""Share of a step from which waiting contradicts a high utilisation."""
 _SMALLEST_PHASE = 0.0005
 """Share of the time below which a phase is not listed."""
 WAITING = ("exposed_communication", "straggler", "data")
@@ -30,49 +33,45 @@ def answer_duration(findings: Findings) -> Answer:
     evidence, seconds = findings.evidence, findings.wall_seconds
     if seconds is None:
         missing = ["The files do not say how long a step or the run took: keep a log with times."]
-        return Answer(_DURATION, "Not known.", missing=missing)
+        return Answer(_DURATION, "Not known.", missing=missing, short="Not known")
     cost = "" if findings.cost is None else f", at a cost of {findings.cost:,.2f}"
-    phases = _phases(findings)
     is_estimated = evidence.facts.clock == "reconstructed"
     return Answer(
         _DURATION,
-        f"{describe_hours(seconds)} for {_describe_num_steps(evidence)}{cost}.",
-        [*_describe_clock(findings), *_describe_restarts(findings, seconds)],
+        f"{describe_exactly(seconds)} for {_describe_num_steps(evidence)}{cost}.{_describe_standstill(findings)}",
+        [*_describe_clock(findings), *_describe_launches(evidence), *_describe_restarts(findings, seconds)],
         confidence=0.8 if is_estimated else 1.0,
-        tables=[phases] if phases else [],
+        tables=[table for table in (_time_table(findings), _parts_table(findings)) if table is not None],
         missing=["The cost: pass --price-per-hour, or set training.price_per_hour."] if findings.cost is None else [],
+        short=describe_hours(seconds),
     )
 
 
 def _describe_num_steps(evidence: Evidence) -> str:
     num_steps, last = evidence.num_steps or 0, evidence.last_step or 0
-    seen = f" of {last:,}: the log begins at step {evidence.unseen_steps + 1:,}" if evidence.unseen_steps else ""
-    return f"{num_steps:,} steps{seen}"
+    if not evidence.unseen_steps:
+        return counted(num_steps, evidence.step_noun)
+    return f"the last {num_steps:,} of {last:,} {evidence.step_noun}s (the log begins at {evidence.unseen_steps + 1:,})"
 
 
-def describe_hours(seconds: float) -> str:
-    """Describes a duration in words, and exactly."""
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.0f} minutes ({format_seconds(seconds)})"
-    return f"{seconds / 3600:.1f} hours ({format_seconds(seconds)})"
-
-
-def format_briefly(seconds: float) -> str:
-    """Formats a duration in one unit."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+def _describe_standstill(findings: Findings) -> str:
+    seconds = findings.time_use.seconds["standstill"] if findings.time_use else 0.0
+    return f" For {describe_hours(seconds)} of it the run stood still." if seconds else ""
 
 
 def _describe_clock(findings: Findings) -> list[str]:
     if findings.evidence.facts.clock == "reconstructed":
         return ["The log has no clock: this is the sum of its step times, without start-up and interruptions."]
-    if findings.training_seconds is None or findings.wall_seconds is None:
+    use = findings.time_use
+    if use is None or not use.whole:
         return []
-    share = findings.training_seconds / findings.wall_seconds if findings.wall_seconds else 1.0
-    return [f"{describe_hours(findings.training_seconds)} of it was training ({min(1.0, share):.0%})."]
+    return [f"Training steps took {describe_hours(use.seconds['training'])} of it ({use.share('training'):.0%})."]
+
+
+def _describe_launches(evidence: Evidence) -> list[str]:
+    if len(evidence.launches) < 2:
+        return []
+    return [f"The log holds {len(evidence.launches)} launches; they are listed below the answers."]
 
 
 def _describe_restarts(findings: Findings, seconds: float) -> list[str]:
@@ -81,6 +80,7 @@ def _describe_restarts(findings: Findings, seconds: float) -> list[str]:
         return ["The records show no restart."]
     num_steps = sum(restart.repeated_steps for restart in restarts)
     lost = sum(each.repeated_seconds + (each.silent_seconds or 0.0) for each in restarts) - findings.pause_seconds
+    lost = max(0.0, min(lost, seconds))
     share = f" ({lost / seconds:.1%})" if seconds else ""
     faults = [restart for restart in restarts if restart not in pauses]
     messages = []
@@ -91,7 +91,7 @@ def _describe_restarts(findings: Findings, seconds: float) -> list[str]:
         )
     if faults or num_steps:
         messages.append(
-            f"The run restarted {_times(len(restarts))}: {num_steps:,} steps had to be trained again, and "
+            f"The run restarted {_times(len(restarts))}: {counted(num_steps, 'step')} had to be trained again, and "
             f"{describe_hours(lost)} were lost{share}, downtime included."
         )
     causes = sorted({restart.cause for restart in restarts if restart.cause})
@@ -102,23 +102,32 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
-def _phases(findings: Findings) -> Table | None:
-    """Time by what it was spent on, over the whole run; steps that were trained again count again."""
-    totals = dict.fromkeys(PART_NAMES, 0.0)
-    records = findings.evidence.records
-    for record, num_steps in zip(records_of(records, TrainRecord), steps_covered(records), strict=True):
-        for name, seconds in (record.attribution or {}).items():
-            if name in totals:
-                totals[name] += num_steps * seconds
-    whole = sum(totals.values())
+def _time_table(findings: Findings) -> Table | None:
+    """The whole time by what it was spent on; the parts add up to it."""
+    use = findings.time_use
+    if use is None or not use.whole:
+        return None
+    rows = [
+        (PHASES[name], format_seconds(seconds), f"{use.share(name):.1%}")
+        for name, seconds in sorted(use.seconds.items(), key=lambda item: -item[1])
+        if use.share(name) >= _SMALLEST_PHASE
+    ]
+    title = "Where the time went"
+    return Table(f"{title} (estimated)" if use.is_estimated else title, ("", "time", "share"), rows, (1, 2))
+
+
+def _parts_table(findings: Findings) -> Table | None:
+    """The parts of a typical step, with the shares that the verdict is about."""
+    parts = findings.verdict.parts
+    whole = sum(parts.values())
     if not whole:
         return None
     rows = [
-        (PART_NAMES[name], format_seconds(seconds), f"{seconds / whole:.1%}")
-        for name, seconds in sorted(totals.items(), key=lambda item: -item[1])
+        (PART_NAMES.get(name, OTHER_PROGRAMS_NAME), format_step(seconds), f"{seconds / whole:.1%}")
+        for name, seconds in sorted(parts.items(), key=lambda item: -item[1])
         if seconds / whole >= _SMALLEST_PHASE
     ]
-    return Table("Where the time went", ("phase", "time", "share"), rows, (1, 2))
+    return Table("A typical step", ("part", "time", "share"), rows, (1, 2))
 
 
 def answer_devices(findings: Findings) -> Answer:
@@ -130,9 +139,14 @@ def answer_devices(findings: Findings) -> Answer:
     if not means:
         return _devices_unmeasured(findings)
     overall = sum(means.values()) / len(means)
-    total = sum(verdict.parts.values())
-    waiting = sum(verdict.parts.get(name, 0.0) for name in WAITING)
-    waited = f", but {waiting / total:.0%} of each step was spent waiting" if total else ""
+    total = sum(findings.verdict.parts.values())
+    # The cause with its own share, the same as everywhere else on the page; no sum of several causes.
+    waiting, cause = max((findings.verdict.parts.get(name, 0.0), name) for name in WAITING)
+    waited = (
+        f", but {waiting / total:.0%} of each step was spent {PART_NAMES[cause]}"
+        if waiting > _NOTABLE_WAITING * total
+        else ""
+    )
     kind = "GPUs" if machines.gpus else "CPUs (there was no GPU)"
     yes_or_no = "By utilisation, yes" if overall >= BUSY_SHARE else "No"
     evidence = [f"{name}: {mean:.0%} on average." for name, mean in list(means.items())[:MAX_LINES]]
@@ -150,6 +164,7 @@ def answer_devices(findings: Findings) -> Answer:
         charts=[_utilisation_chart(findings, devices)],
         tables=[Table("Mean utilisation", ("device", "busy"), rows, (1,))] if len(rows) > 1 else [],
         missing=machines.notes[:3],
+        short=f"{'By utilisation, yes' if overall >= BUSY_SHARE else 'No'}: {overall:.0%} busy",
     )
 
 
@@ -168,26 +183,27 @@ def _devices_unmeasured(findings: Findings) -> Answer:
     evidence, estimate = findings.evidence, findings.network
     which = f" ({', '.join(evidence.facts.gpus[:4])})" if evidence.facts.gpus else ""
     said = [BUSY_GPUS]
-    answer, confidence = f"Not measured{which}.", 0.0
+    answer, confidence, short = f"Not measured{which}.", 0.0, "Not measured"
     if estimate is not None and estimate.compute_seconds is not None and findings.step_times is not None:
         low, typical, high = estimate.compute_seconds
         share = min(1.0, typical / findings.step_times.median)
         answer = f"Not measured; by an estimate, computing takes about {share:.0%} of a step{which}."
-        confidence = 0.4
+        confidence, short = 0.4, f"Not measured; about {share:.0%} by estimate"
         said.append(f"Computing takes {low:.2g} to {high:.2g} s of a {findings.step_times.median:.3g} s step.")
     is_recorded = any(record.utilisation for record in evidence.train)
     missing = [] if is_recorded else ["Utilisation over time was not recorded; dragoman samples it every second."]
-    return Answer(DEVICES, answer, said, confidence, missing=missing)
+    return Answer(DEVICES, answer, said, confidence, missing=missing, short=short)
 
 
 def answer_steps(findings: Findings) -> Answer:
     """Mean, median, 95th percentile, drift, and outliers with their likely cause."""
     times = findings.step_times
     if times is None:
-        return Answer(STEPS, "Not known.", missing=["No step time was logged."])
+        return Answer(STEPS, "Not known.", missing=["No step time was logged."], short="Not known")
     if times.p95 is None:
         mean = f"{format_step(times.mean)} on average, by the trainer's own summary."
-        return Answer(STEPS, mean, confidence=0.9, missing=["Times of single steps were not logged."])
+        missing = ["Times of single steps were not logged."]
+        return Answer(STEPS, mean, confidence=0.9, missing=missing, short=format_step(times.mean))
     answer = (
         f"{format_step(times.mean)} on average; the median is {format_step(times.median)}, and 95% of the logged "
         f"intervals are below {format_step(times.p95)}."
@@ -196,14 +212,15 @@ def answer_steps(findings: Findings) -> Answer:
     tokens = curve(findings.evidence.train, "target_tokens_per_second")[1]
     if len(tokens):
         said.append(f"Throughput: {float(tokens.mean()):,.0f} target tokens per second on average.")
-    return Answer(STEPS, answer, said, 1.0, [_step_time_chart(findings)], _slowest_intervals(findings))
+    charts, short = [_step_time_chart(findings)], format_step(times.median)
+    return Answer(STEPS, answer, said, 1.0, charts, _slowest_intervals(findings), short=short)
 
 
 def _describe_step_content(findings: Findings) -> list[str]:
     evidence = findings.evidence
     if evidence.facts.step_time_includes_evaluation:
         return [
-            "These times include evaluations, which this trainer counts as part of a step; the median is not affected."
+            "These times include evaluations, which this trainer counts as part of a step; the median hardly changes."
         ]
     if evidence.is_imported:
         return []
@@ -224,8 +241,9 @@ def _describe_outliers(findings: Findings) -> str:
     causes = explain_outliers(findings)
     if not causes:
         return "No interval stands out."
-    counted = ", ".join(f"{count} {cause}" for cause, count in causes.items())
-    return f"{sum(causes.values())} of {len(findings.evidence.step_seconds)} intervals stand out: {counted}."
+    by_cause = ", ".join(f"{count} {cause}" for cause, count in causes.items())
+    number, whole = sum(causes.values()), counted(len(findings.evidence.step_seconds), "interval")
+    return f"{number} of {whole} {'stands' if number == 1 else 'stand'} out: {by_cause}."
 
 
 def explain_outliers(findings: Findings) -> dict[str, int]:
@@ -252,8 +270,7 @@ def _cause(findings: Findings, begin: float, end: float, index: int) -> str:
         is_end_included = cause == "with an evaluation" and not evidence.is_imported
         if any(begin <= step < end or (step == end and is_end_included) for step in steps):
             return cause
-    load = timed_records(evidence)[index].load or []
-    if any(each.lost_share >= DISTURBED_SHARE for each in load):
+    if is_disturbed(timed_records(evidence)[index].load or []):
         return "while other programs used the cores"
     return "at the start" if index == 0 else "without a known cause"
 

@@ -1,6 +1,7 @@
 """A fault in the evaluation after training is a notice: the run is trained, and the command succeeds."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from program import call_dragoman
@@ -30,7 +31,12 @@ def train_without_workers(monkeypatch: pytest.MonkeyPatch, module: object) -> No
     def fail(*_arguments: object, **_options: object) -> None:
         raise UnicodeError("MeCab says no")
 
-    monkeypatch.setattr(module, "launch_run", lambda run, _placement: run.metrics.touch() is None)
+    def launch_run(run: RunFolder, _placement: object, make_ready: Callable[[], bool]) -> bool:
+        make_ready()
+        run.metrics.touch()
+        return True
+
+    monkeypatch.setattr(module, "launch_run", launch_run)
     monkeypatch.setattr(module, "load_run", fail)
 
 

@@ -90,3 +90,32 @@ def test_a_wrong_value_of_a_setting_is_told_before_preparing(run, text):
     with pytest.raises(UsageError, match=r"training\.max_steps"):
         train(run, text, "--set", "training.max_steps=many")
     assert not run.path.exists()
+
+
+def test_a_preparation_that_was_interrupted_may_be_continued_in_the_same_folder(run, text):
+    (run.path / ".prepared.partial").mkdir(parents=True)
+    (run.path / ".dragoman-work").mkdir()
+    train(run, text)
+    assert load_settings(run.config).data.prepared == run.prepared
+
+
+def test_fine_tuning_prepares_with_the_vocabulary_of_the_run(run, prepared, trained_run, tmp_path):
+    text = tmp_path / "new.en", tmp_path / "new.de"
+    for path, side in zip(text, ("source", "target"), strict=True):
+        path.write_text((prepared / f"dev.{side}.txt").read_text(encoding="utf-8") * 2, encoding="utf-8")
+    said = train(run, text, "--from", f"{trained_run}@latest", "--languages", "en-de")
+    settings = load_settings(run.config)
+    assert settings.model.width == 32
+    assert settings.training.learning_rate == pytest.approx(6e-4)  # a fifth of what it was trained with
+    assert settings.evaluation.patience == 4
+    (tokenizer,) = RunFolder(trained_run).tokenizers.iterdir()
+    assert (run.tokenizers / tokenizer.name).read_bytes() == tokenizer.read_bytes()
+    assert (run.path / "start" / "model.safetensors").exists()
+    assert "Model, vocabulary and weights of" in said
+
+
+def test_a_resumed_run_takes_no_other_start(run, trained_run):
+    with pytest.raises(UsageError, match="--from starts a new run"):
+        CliRunner().invoke(
+            app, ["train", "--resume", "--run-dir", str(run.path), "--from", str(trained_run)], catch_exceptions=False
+        )

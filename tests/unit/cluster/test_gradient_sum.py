@@ -102,8 +102,9 @@ def sent(monkeypatch):
     """Collects the sizes of buckets given to all-reduce, which doubles them like an equal peer."""
     sizes: list[int] = []
 
-    def all_reduce(bucket: torch.Tensor, async_op: bool) -> FakeWork:
+    def all_reduce(bucket: torch.Tensor, group: object, async_op: bool) -> FakeWork:
         assert async_op
+        assert group is None  # all ranks
         sizes.append(bucket.numel())
         bucket.mul_(2)
         return FakeWork()

@@ -50,6 +50,55 @@ def test_rounds_hold_every_link_once_and_no_machine_twice(num_machines):
     assert len(rounds) <= 3
 
 
+SNMP = """\
+Ip: Forwarding DefaultTTL
+Ip: 1 64
+Tcp: RtoAlgorithm ActiveOpens InSegs OutSegs RetransSegs InErrs
+Tcp: 1 900 5000 {sent} {again} 0
+Udp: InDatagrams
+Udp: 7
+"""
+
+
+def test_segments_are_read_from_the_counters_of_tcp(monkeypatch, tmp_path):
+    path = tmp_path / "snmp"
+    monkeypatch.setattr(probe, "TCP_COUNTERS", path)
+    path.write_text(SNMP.format(sent=12_000, again=240))
+    assert probe.read_tcp_segments() == (12_000, 240)
+    for text in ("", "Tcp: OutSegs\n", "Tcp: OutSegs RetransSegs\nTcp: 1\n", "Tcp: OutSegs RetransSegs\nTcp: a b\n"):
+        path.write_text(text)
+        assert probe.read_tcp_segments() is None
+    path.unlink()
+    assert probe.read_tcp_segments() is None
+
+
+def test_segments_of_this_machine_only_rise():
+    before = probe.read_tcp_segments()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        client.sendall(b"x")
+        after = probe.read_tcp_segments()
+    assert before is not None
+    assert after is not None
+    assert after[0] > before[0]
+    assert after[1] >= before[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        ((100, 5), (1_100, 25), 0.02),
+        ((100, 5), (1_100, 5), 0.0),
+        ((100, 5), (101, 50), 1.0),  # a link that lets nothing through
+        ((100, 5), (100, 5), None),
+        ((100, 5), (50, 0), None),  # another network namespace
+        (None, (1_100, 25), None),
+        ((100, 5), None, None),
+    ],
+)
+def test_the_share_that_was_sent_again(before, after, share):
+    assert probe.retransmitted_share(before, after) == share
+
+
 class FakeWork:
     """An all-reduce that ends at once; a test decides whether its callback comes in time."""
 
@@ -130,6 +179,7 @@ def test_every_rank_knows_every_link(answers):
         found = [ProbedLink(**link) for link in links]
         assert [(link.sender, link.receiver) for link in found] == [("a", "b"), ("b", "a")]
         assert all(0 < link.latency_seconds < 1 and link.bytes_per_second > 1e5 for link in found)
+        assert all(0 <= link.retransmitted_share < 0.5 for link in found)
 
 
 def test_all_ranks_agree_on_the_time_of_an_all_reduce(answers):

@@ -9,17 +9,19 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from dragoman.cluster import rendezvous
-from dragoman.cluster.addresses import free_port
-from dragoman.cluster.environment import RankInfo
+from dragoman.cluster.addresses import format_ports, own_addresses
+from dragoman.cluster.environment import ADDRESS_VARIABLE, PORTS_VARIABLE, RankInfo
 from dragoman.cluster.rendezvous import (
     INTERFACE_VARIABLES,
     Rendezvous,
     join_rendezvous,
+    parse_ports,
     publish_value,
     remove_rendezvous_file,
     wait_for_value,
@@ -27,7 +29,12 @@ from dragoman.cluster.rendezvous import (
 )
 from dragoman.run.errors import UserError
 
-LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *INTERFACE_VARIABLES)
+LAUNCHER_VARIABLES = (
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+    *(ADDRESS_VARIABLE, PORTS_VARIABLE),
+    *INTERFACE_VARIABLES,
+)
+ALONE = RankInfo(0, 1, 0, "srun", "job-1")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +49,7 @@ def run_process(rank: int, size: int, machine: str, folder: Path, answers: Queue
     rendezvous._machine_id = lambda: machine
     met = join_rendezvous(RankInfo(rank, size, 0, "srun", "job-1"), folder)
     interfaces = {os.environ.get(name) for name in INTERFACE_VARIABLES}
-    answers.put((rank, (met.rank, met.size, met.local_rank, met.num_sharing_cores), interfaces))
+    answers.put((rank, (met.rank, met.size, met.local_rank, met.num_sharing_cores), met.address, interfaces))
     have_all_answered.wait(60)  # rank 0 owns the store
 
 
@@ -62,24 +69,92 @@ def test_processes_find_each_other_through_a_file_and_ranks_are_packed_by_machin
         for process in started:
             process.join(timeout=10)
             process.kill()
-    assert [ranks for _, ranks, _ in found] == [(0, 3, 0, 2), (2, 3, 0, 1), (1, 3, 1, 2)]
-    assert all(len(interfaces) == 1 and interfaces != {None} for _, _, interfaces in found)
+    assert [ranks for _, ranks, *_ in found] == [(0, 3, 0, 2), (2, 3, 0, 1), (1, 3, 1, 2)]
+    # Each uses the address at which the others reach it, and NCCL gets the interface that has it.
+    assert {address for *_, address, _ in found} <= {address for _, address in own_addresses()}
+    assert all(len(interfaces) == 1 and interfaces != {None} for *_, interfaces in found)
 
 
 def test_a_single_process_finds_itself(tmp_path):
-    met = join_rendezvous(RankInfo(0, 1, 0, "srun", "job-1"), tmp_path)
+    met = join_rendezvous(ALONE, tmp_path)
     assert (met.rank, met.size, met.local_rank, met.num_sharing_cores) == (0, 1, 0, 1)
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
     assert [path.name for path in tmp_path.iterdir()] == [".meeting-job-1.json"]
-    remove_rendezvous_file(RankInfo(0, 1, 0, "srun", "job-1"), tmp_path)
+    remove_rendezvous_file(ALONE, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interface_in_the_environment_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    join_rendezvous(RankInfo(0, 1, 0, "srun", "job-1"), tmp_path)
-    assert os.environ["NCCL_SOCKET_IFNAME"] == "ib0"
-    assert "GLOO_SOCKET_IFNAME" not in os.environ
+def test_the_file_is_for_its_owner_only(tmp_path):
+    """It holds the secret of the store."""
+    join_rendezvous(ALONE, tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(json.loads(path.read_text(encoding="utf-8"))["secret"]) == 32
+
+
+def test_an_interface_in_the_environment_is_kept_and_its_address_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    monkeypatch.setattr(rendezvous, "address_of", {"eth7": "10.0.0.7"}.get)
+    monkeypatch.setattr(rendezvous, "interface_of", {"10.0.0.7": "eth7"}.get)
+    assert join_rendezvous(ALONE, tmp_path).address == "10.0.0.7"
+    assert [os.environ[name] for name in INTERFACE_VARIABLES] == ["eth7", "eth7"]
+
+
+def test_an_interface_that_this_machine_does_not_have_decides_nothing(tmp_path, monkeypatch):
+    """NCCL knows more ways to write it, such as "^docker0"."""
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker0")
+    assert join_rendezvous(ALONE, tmp_path).address == "127.0.0.1"
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "^docker0"
+
+
+def test_the_address_and_the_ports_of_the_launcher_are_used(tmp_path, monkeypatch):
+    monkeypatch.setenv(ADDRESS_VARIABLE, "::1")
+    monkeypatch.setenv(PORTS_VARIABLE, "29500-29563")
+    met = join_rendezvous(ALONE, tmp_path)
+    assert (met.address, met.ports) == ("::1", range(29500, 29564))
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_without_variables_of_the_launcher_any_port_is_used(tmp_path, monkeypatch):
+    for name in (ADDRESS_VARIABLE, PORTS_VARIABLE):
+        monkeypatch.setenv(name, "")  # as our launcher sets them on one machine
+    met = join_rendezvous(ALONE, tmp_path)
+    assert (met.address, met.ports) == ("127.0.0.1", None)
+
+
+@pytest.mark.parametrize("ports", [range(29500, 29564), range(29500, 29501), range(65535, 65536)])
+def test_a_range_of_ports_is_read_as_it_is_written(ports):
+    assert parse_ports(format_ports(ports)) == ports
+
+
+def find_addresses(towards_first: list[str]) -> tuple[str, str]:
+    """Returns the addresses that a rank of the first machine and one of another choose."""
+    store, machines = HashStore(), ["a", "b"]
+    other = rendezvous._find_address(RankInfo(1, 2, 0, "srun", "job-1"), store, machines, towards_first)
+    first = rendezvous._find_address(RankInfo(0, 2, 0, "srun", "job-1"), store, machines, [])
+    return first, other
+
+
+@pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
+def test_machines_use_the_addresses_of_the_way_between_them(address):
+    first, other = find_addresses([address])
+    assert first == address
+    assert other in ("127.0.0.1", "127.0.0.2", "::1")
+
+
+def test_an_address_of_the_first_machine_without_a_way_to_it_is_passed_over(monkeypatch):
+    """A name may have an IPv6 address although this machine has only IPv4."""
+    found = [(None, None, None, "", (address, 0)) for address in ("2001:db8::1", "10.0.0.1")]
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", lambda *_: found)
+    monkeypatch.setattr(
+        rendezvous, "own_address_towards", lambda addresses: {"10.0.0.1": "10.0.0.2"}.get(next(iter(addresses)))
+    )
+    assert find_addresses(["first.example.org"]) == ("10.0.0.1", "10.0.0.2")
+
+
+def test_processes_of_one_machine_use_loopback():
+    address = rendezvous._find_address(RankInfo(1, 2, 0, "srun", "job-1"), HashStore(), ["a", "a"], ["10.0.0.1"])
+    assert address == "127.0.0.1"
 
 
 def test_with_an_address_in_the_environment_no_file_is_needed(tmp_path, monkeypatch):
@@ -121,7 +196,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_published_values_reach_the_others(tmp_path):
-    met = join_rendezvous(RankInfo(0, 1, 0, "srun", "job-1"), tmp_path)
+    met = join_rendezvous(ALONE, tmp_path)
     publish_value(met, "run", {"path": "/runs/größe"})
     assert wait_for_value(met, "run", seconds=30) == {"path": "/runs/größe"}
 

@@ -51,6 +51,47 @@ def test_more_steps_gain_more_but_are_less_certain():
     assert many.margin > few.margin
 
 
+def noisy_scores(noise: float) -> list[float]:
+    signs = [1, -1, -1, 1, 1, -1, 1, -1, -1, -1, 1, 1, -1, 1, -1, 1, 1, -1, -1, 1]
+    return [28 + 0.1 * step / 20_000 + noise * sign for step, sign in zip(EVALUATED, signs, strict=True)]
+
+
+def test_a_forecast_that_is_much_wider_than_the_change_is_not_useful():
+    worthless, useful = (forecast("bleu", EVALUATED, noisy_scores(noise), constant) for noise in (7.0, 0.2))
+    assert worthless is not None
+    assert useful is not None
+    prospect = worthless.after(2_000)
+    assert prospect.margin > 5
+    assert prospect.is_sound
+    assert not prospect.is_useful
+    assert prospect.to_json()["is_useful"] is False
+    assert not prospect.scaled(0.01).is_useful
+    # Its margin is also wider than the change, but it says that nothing much will happen.
+    assert useful.after(2_000).margin < 1
+    assert useful.after(2_000).is_useful
+
+
+def test_a_forecast_that_includes_impossible_scores_is_not_sound():
+    found = forecast("bleu", EVALUATED, noisy_scores(20.0), constant)
+    assert found is not None
+    assert found.after(2_000).low < 0
+    assert not found.after(2_000).is_sound
+
+
+def test_a_steep_and_certain_forecast_is_useful():
+    found = forecast("loss", EVALUATED, losses_of(EVALUATED), constant)
+    assert found is not None
+    assert found.after(10_000).is_useful
+
+
+@pytest.mark.parametrize(("figure", "is_sound"), [("bleu", False), ("teacher_forced_bleu", True)])
+def test_nobody_can_foresee_when_bleu_takes_off(figure, is_sound):
+    found = forecast(figure, EVALUATED, [2.0 + 0.1 * i for i in range(len(EVALUATED))], constant)
+    assert found is not None
+    assert found.after(2_000).is_sound == is_sound
+    assert found.after(2_000).is_useful <= is_sound
+
+
 def test_a_learning_rate_that_reaches_zero_ends_learning():
     def ending(step: int) -> float:
         return 1e-3 * max(0.0, 1 - step / 20_000)

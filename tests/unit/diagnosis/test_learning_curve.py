@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.diagnosis.learning_curve import FEWEST_POINTS, MAX_RATE_POINTS, CurveFit, Schedule, fit_curve
+from dragoman.diagnosis.learning_curve import (
+    FEWEST_POINTS,
+    FORMULA_ERROR,
+    MAX_RATE_POINTS,
+    CurveFit,
+    Schedule,
+    fit_curve,
+)
 
 LAST_STEP, LATER_STEP, NUM_STEPS = 20_000, 30_000, 100_001
 STEPS = np.arange(1_000.0, LAST_STEP + 1, 1_000)
@@ -105,6 +113,30 @@ def test_single_values_scatter_more_than_the_curve_and_the_noise_is_estimated():
     curve, values = fit.curve([LATER_STEP]), fit.predict([LATER_STEP])
     assert values.high[0] - values.low[0] > curve.high[0] - curve.low[0]
     assert fit.noise == pytest.approx(0.02, rel=0.5)
+
+
+def test_many_evaluations_that_share_their_errors_do_not_count_as_so_many():
+    schedule = Schedule(RATES["fixed"], NUM_STEPS)
+    widths = []
+    for count in (20, 400):
+        steps = np.linspace(LAST_STEP / count, LAST_STEP, count)
+        # The error of a real curve is a slow wave, not white noise.
+        losses = losses_by_formula(schedule, 0.5, steps) + 0.01 * np.sin(steps / 2_000)
+        fit = fit_curve(steps, losses, schedule)
+        assert fit is not None
+        fit = replace(fit, formula_error=0.0)
+        widths.append(float((fit.curve([LATER_STEP]).high - fit.curve([LATER_STEP]).low)[0]))
+    assert widths[1] > 0.5 * widths[0]
+
+
+def test_the_formula_may_err_by_a_share_of_the_change_that_as_much_learning_made_before():
+    fit = fit_losses(RATES["fixed"], noise=1e-4)
+    # 2 x the steps; the formula's error also counts where it expects no change at all.
+    past = float(np.subtract(*fit.curve([LAST_STEP / 2, LAST_STEP]).value))
+    width = float((fit.curve([2 * LAST_STEP]).high - fit.curve([2 * LAST_STEP]).low)[0])
+    assert width >= 2 * 1.6 * FORMULA_ERROR * past
+    seen = fit.curve([LAST_STEP / 2])
+    assert float((seen.high - seen.low)[0]) < 0.1 * width
 
 
 def test_noisier_curves_have_wider_intervals():

@@ -36,7 +36,9 @@ any_seconds = st.floats(0, 1e6)
 names = st.text(max_size=8)
 tables = st.dictionaries(names, any_seconds, max_size=4)
 any_transfers = st.lists(st.builds(Transfer, st.integers(1, 2**40), any_seconds), max_size=4)
-any_links = st.builds(MeasuredLink, names, names, any_seconds, any_seconds, names, names, st.none() | any_seconds)
+any_links = st.builds(
+    MeasuredLink, names, names, any_seconds, any_seconds, names, names, st.none() | any_seconds, st.none() | any_seconds
+)
 measurements = st.builds(
     Measurements,
     st.lists(names, min_size=1, max_size=4),
@@ -98,6 +100,7 @@ def test_a_link_is_reported_in_bytes_and_bits():
     assert values["megabits_per_second"] == pytest.approx(100)
     assert (values["from"], values["to"], values["interface"]) == ("a", "b", "eth0")
     assert values["claimed_megabits_per_second"] == 1_000
+    assert values["retransmitted_share"] is None
 
 
 @pytest.mark.parametrize(
@@ -265,10 +268,69 @@ def test_a_prediction_beside_busy_programs_says_so_and_may_be_too_long():
     assert quiet.other_load == ""
     assert busy.other_load == "other programs used 1.0 of 2 cores on a"
     assert busy.low < 1.0 < quiet.low
-    assert busy.high == quiet.high
+    assert busy.high > quiet.high
     assert "This is uncertain: other programs used 1.0 of 2 cores on a while it was measured." in describe_prediction(
         busy
     )
+
+
+def test_load_does_not_lengthen_the_wait_for_the_network():
+    """Nine tenths of the step are the network's: others can change the rest only."""
+    parts = {"forward": 0.2, "exposed_communication": 1.8}
+    values = {"steps": [2.0] * 6, "step_parts": parts, "work_by_rank": [0.2, 0.2]}
+    both = [BUSY, BUSY.model_copy(update={"host": "b"})]
+    quiet, busy = (predict(measure(**values, loads=loads)) for loads in ([], both))
+    assert quiet.high < busy.high < quiet.high + 0.2
+    assert quiet.low - 0.2 < busy.low < quiet.low
+
+
+loads = st.builds(
+    MachineLoad,
+    host=st.sampled_from(["a", "b"]),
+    num_cores=st.integers(1, 64),
+    own_cores=st.floats(0, 64),
+    other_cores=st.floats(0, 64),
+    stolen_cores=st.floats(0, 64),
+    waiting_threads=st.none() | st.floats(0, 64),
+)
+
+
+@given(
+    st.lists(durations, min_size=1, max_size=8),
+    st.lists(loads, max_size=3),
+    st.floats(1, 10),
+    st.floats(0, 1),
+    st.booleans(),
+)
+def test_the_interval_holds_the_prediction_and_grows_with_the_load_of_others(steps, seen, growth, waiting, has_parts):
+    def interval(found: list[MachineLoad]) -> tuple[float, float]:
+        if has_parts:
+            parts = {"forward": 1 - waiting, "exposed_communication": waiting}
+            prediction = predict(measure(steps=steps, step_parts=parts, alone_steps=steps, loads=found))
+        else:
+            prediction = predict_from_steps(steps, 2, found)
+        assert 0 < prediction.low <= prediction.seconds * (1 + 1e-9)
+        assert prediction.seconds <= prediction.high * (1 + 1e-9)
+        return prediction.low, prediction.high
+
+    # Stolen time is shared with the others, so more of them leave less of it to the run: they grow alone.
+    seen = [load.model_copy(update={"stolen_cores": 0.0}) for load in seen]
+    low, high = interval(seen)
+    for name in ("other_cores", "stolen_cores"):
+        grown = [load.model_copy(update={name: growth * (getattr(load, name) or 1.0)}) for load in seen]
+        grown_low, grown_high = interval(grown)
+        assert grown_low <= low * (1 + 1e-9)
+        assert grown_high >= high * (1 - 1e-9)
+    none_low, none_high = interval([])
+    assert low <= none_low * (1 + 1e-9)
+    assert high >= none_high * (1 - 1e-9)
+
+
+def test_the_interval_holds_a_busy_machine_that_becomes_idle_and_one_that_becomes_busier():
+    """Two cores of which others had one: alone, steps take half as long; with half a program more, a sixth longer."""
+    prediction = predict_from_steps([2.0] * 10, 1, [BUSY])
+    assert prediction.low < 1.0
+    assert prediction.high > 2.0 * 7 / 6
 
 
 def test_a_rehearsal_beside_busy_programs_names_them_as_the_cause():

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dragoman.diagnosis.prediction import Measurements, predict
 from dragoman.diagnosis.step_model import BOTTLENECKS, PARTS
 from dragoman.diagnosis.verdict import verdict_of_records, verdict_of_run
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.run.records import Record, TrainRecord, parse_records, validate
+from dragoman.run.records import MachineLoad, Record, TrainRecord, parse_records, validate
 
 BALANCED = dict.fromkeys(PARTS, 0.0) | {"forward": 0.3, "backward": 0.6, "optimizer": 0.05, "data": 0.01}
 CAUSES = {
@@ -22,6 +23,7 @@ CAUSES = {
     "overhead": {"parts": {"evaluation": 1.5}},
 }
 
+CORES = ("own_cores", "other_cores", "stolen_cores", "waiting_threads")
 numbers = st.floats() | st.integers() | st.integers(-3, 3).map(float)
 anything = st.recursive(
     st.none() | st.booleans() | numbers | st.text(max_size=5),
@@ -459,3 +461,90 @@ def test_a_folder_without_records_is_an_error_for_the_user(tmp_path):
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read"):
         verdict_of_run(RunFolder(tmp_path))
     assert verdict_of_run(RunFolder(tmp_path), num_records=5).bottleneck == "unknown"
+
+
+@given(
+    st.dictionaries(st.sampled_from(PARTS), st.floats(1e-3, 10.0), min_size=1),
+    st.lists(st.floats(0.01, 10.0), min_size=2, max_size=4),
+    st.dictionaries(st.sampled_from(["data", "forward", "backward", "optimizer", "checkpoint"]), st.floats(0, 10)),
+    st.none() | st.floats(0, 1),
+    st.lists(st.tuples(st.floats(0, 2), st.floats(0, 2), st.floats(0, 2), st.none() | st.floats(0, 2)), max_size=2),
+)
+def test_check_and_verdict_name_the_same_bottleneck_for_the_same_step(parts, work, slowest, fixed_share, cores):
+    """`dragoman check` sees a step in its rehearsal, the verdict in the records of the run."""
+    machines = [f"host{rank % 2}" for rank in range(len(work))]
+    loads = [
+        MachineLoad(host=f"host{number}", num_cores=2, **dict(zip(CORES, figures, strict=True)))
+        for number, figures in enumerate(cores)
+    ]
+    rank = work.index(max(work))
+    values = {
+        "kind": "train",
+        "attribution": parts,
+        "work_seconds_by_rank": work,
+        "slowest": {"rank": rank, "host": machines[rank], "attribution": slowest},
+        "fixed_share": fixed_share,
+        "load": [load.values() for load in loads],
+    }
+    verdict = verdict_of_records([validate(TrainRecord, values | {"step": step}) for step in range(1, 7)])
+    measured = Measurements(
+        machines,
+        1,
+        [1],
+        alone_parts=parts,
+        alone_steps=[sum(parts.values())],
+        work_by_rank=work,
+        slowest=slowest,
+        fixed_share=fixed_share or 0.0,
+        steps=[sum(parts.values())] * 6,
+        step_parts=parts,
+        loads=loads,
+    )
+    prediction = predict(measured)
+    assert prediction.bottleneck == verdict.bottleneck
+    assert prediction.step.costs.share(prediction.bottleneck) == pytest.approx(verdict.share)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"exposed_communication": 5.0},
+        {"exposed_communication": 5.0, "straggler": 0.1},
+        {"exposed_communication": 5.0, "straggler": 4.0},
+        {"data": 4.0},
+        {},
+    ],
+)
+def test_all_shares_agree_where_other_programs_took_cores(parts):
+    """Otherwise a page would say that the network took 83 % of the time, and 85 % elsewhere."""
+    verdict = verdict_of_records(records_of(parts, work=[0.96, 0.96], load=[load(0.4)]))
+    whole = sum(verdict.parts.values())
+    assert whole == pytest.approx(sum(records_of(parts, work=[0.96, 0.96])[-1].attribution.values()), rel=0.05)
+    assert verdict.parts["other_programs"] > 0
+    part = {"network": "exposed_communication", "input": "data", "other_programs": "other_programs"}
+    if verdict.bottleneck in part:
+        share = verdict.parts[part[verdict.bottleneck]] / whole
+        assert share == pytest.approx(verdict.share)
+        assert f"{share:.0%}" in verdict.why
+        assert f"{share:.0%}" in verdict.evidence[0]
+    assert "slowed down by other programs" in verdict.evidence[0]
+
+
+def test_the_next_cause_of_a_compute_bound_run_is_named_where_it_is_notable():
+    assert "no other cause took much time" in verdict_of_records(records_of({})).why
+    notable = verdict_of_records(records_of({"exposed_communication": 0.2}))
+    assert notable.bottleneck == "compute"
+    assert "; the next cause, network, took 1" in notable.why
+
+
+def test_local_updates_are_advised_where_exact_sums_waited_for_the_network():
+    facts = {"num_machines": 2, "gradient_bytes": 40_000_000}
+    waiting = {"exposed_communication": 20.0}
+    [advice] = verdict_of_records(records_of(waiting, **facts)).advice
+    # 10.2 MB as int8 at 2 MB/s, every 16 steps of 0.96 s.
+    assert "every 16 steps (--sync local)" in advice
+    assert "about 1.28 s instead of 21.0 s" in advice
+    assert verdict_of_records(records_of(waiting, **facts, synchronisation="fp16")).advice == []
+    assert verdict_of_records(records_of(waiting, **facts | {"num_machines": 1})).advice == []
+    assert verdict_of_records(records_of({}, **facts)).advice == []
+    assert verdict_of_records(records_of(waiting)).advice == []

@@ -117,6 +117,45 @@ def test_failures_notes_and_facts_are_kept_once_and_bounded():
     assert len(set(run.notes)) == MAX_LISTED
 
 
+def test_launches_have_the_steps_they_made():
+    run = ImportedRun(source="a.log", line=7)
+    run.begin_launch(5.0)
+    run.begin_launch()  # another rank
+    run.add_train(1, loss=1.0)
+    run.add_train(2, loss=1.0)
+    run.add_restart(1)
+    run.begin_launch()  # the trainer's own line about the same restart
+    run.add_train(2, loss=1.0)
+    run.launches[-1].end = "finished"
+    run.begin_launch()
+    steps = [(each.number, each.first_step, each.last_step, each.end) for each in run.launches]
+    assert steps == [(1, 1, 2, "unknown"), (2, 2, 2, "finished"), (3, None, None, "unknown")]
+    assert (run.launches[0].source, run.launches[0].line, run.launches[0].time) == ("a.log", 7, 5.0)
+    assert run.main_launch is run.launches[1]
+
+
+def test_a_step_after_a_failure_shows_that_the_launch_went_on():
+    run = ImportedRun()
+    run.begin_launch()
+    run.launches[-1].end = "failed"
+    run.add_train(1, loss=1.0)
+    assert [launch.end for launch in run.launches] == ["unknown"]
+
+
+def test_a_launch_found_later_is_numbered_in_its_place():
+    run = ImportedRun()
+    run.add_train(1, loss=1.0)
+    run.insert_launch(before=run.launches[0], line=3)
+    assert [(launch.number, launch.line, launch.last_step) for launch in run.launches] == [(1, 3, None), (2, None, 1)]
+
+
+def test_the_same_failure_of_two_launches_is_kept_twice():
+    run = ImportedRun()
+    for launch in (1, 2, 2):
+        run.add_failure(LogFailure("A GPU ran out of memory.", "x", launch=launch))
+    assert [failure.launch for failure in run.failures] == [1, 2]
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.just(object()),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner),

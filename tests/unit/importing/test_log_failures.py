@@ -2,8 +2,10 @@ import math
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dragoman.importing.imported_run import ImportedRun
+from dragoman.importing.imported_run import MAX_LISTED, ImportedRun
 from dragoman.importing.log_failures import FailureReader
 
 FAILURES = {
@@ -25,6 +27,11 @@ FAILURES = {
         "  traceback : Signal 9 (SIGKILL) received by PID 4711",
         "failed (exitcode: -9) local_rank: 0 (pid: 4711) of binary: /usr/bin/python",
         "MemoryError",
+    ],
+    "A program or script has a syntax error": [
+        "SyntaxError: invalid syntax",
+        "./run.sh: line 4: syntax error near unexpected token `done'",
+        "run.sh: line 9: unexpected EOF while looking for matching `\"'",
     ],
     "A host name could not be resolved": [
         "ssh: Could not resolve hostname v100c: Name or service not known",
@@ -56,6 +63,8 @@ FAILURES = {
     "A Python module is missing": [
         "ModuleNotFoundError: No module named 'horovod'",
         "ImportError: cannot import name 'soft_unicode' from 'markupsafe'",
+        "2024-01-01 10:00:00,123 - ERROR - joeynmt - ModuleNotFoundError: No module named 'sacrebleu'",
+        "/usr/bin/python3: No module named fairseq",
     ],
     "The disk is full": ["OSError: [Errno 28] No space left on device"],
     "No usable GPU was found": [
@@ -66,6 +75,7 @@ FAILURES = {
     "A GPU reported an error": [
         "RuntimeError: CUDA error: device-side assert triggered",
         "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "[2019-01-08 04:45:31] Error: CUDA error 4 'unspecified launch failure' - /marian/src/cuda_helpers.h:45",
     ],
     "The command line or the configuration was rejected": [
         "run.py: error: unrecognized arguments: --enable_logz",
@@ -83,6 +93,8 @@ FAILURES = {
         "KeyboardInterrupt",
         "slurmstepd: error: *** JOB 4711 ON node1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***",
         "received SIGTERM, shutting down",
+        "train.sh: line 2:  7796 Terminated              marian/marian --model model/model.npz",
+        "Terminated",
     ],
     "The loss scale fell to its minimum": [
         "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
@@ -110,6 +122,13 @@ FAILURES = {
         "ERROR:tensorflow:Model diverged with loss = NaN.",
         "errors_impl.InvalidArgumentError: Nan in summary histogram for: Loss_Optimization/variables/gamma_0",
     ],
+    "The trainer itself reports that training diverged": [
+        "[2021-05-26 23:11:56] Error: Detected training divergence",
+    ],
+    "The program stopped with an error": [
+        "[2021-05-26 23:11:56] Error: Vocabulary file does not exist: vocab.yml",
+        "[2021-05-26 23:11:56 mpi:1] Error: There are 3 source files and 2 vocabularies",
+    ],
     "NCCL waited for other ranks": [
         "worker-0:16:63 [0] NCCL INFO Call to connect returned Connection refused, retrying",
     ],
@@ -123,6 +142,7 @@ Traceback (most recent call last):
 {error}
 """
 HARMLESS = """\
+[1688151643.420670] [node1:2:f] vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device
 [v100a:00203] WARNING: local probe returned unhandled shell:unknown assuming bash
 rm: cannot remove '/lib': Is a directory
 was unable to find any relevant network interfaces:
@@ -132,15 +152,25 @@ E0228 01:35:41.742631 Thread-59 _internal.py:88] 1.2.3.4 code 400, message Error
 2020-01-01 INFO joeynmt.training \tHypothesis: Killed by a KeyboardInterrupt
 2020-02-25 19:52:17.265471: I tensorflow/gpu_device.cc:1115] (device: 1) with 14971 MB memory
 [2020-02-25 19:52:17] [memory] Reserving 8192 MB, device gpu0
+eole/constants.py:8: RuntimeWarning: Could not import flash_attn: No module named 'flash_attn'. Install it.
+2021-10-20 18:51:10 - WARNING - joeynmt.helpers - Wanted to delete. ([Errno 2] No such file or directory: '/m/1.ckpt')
+2024-01-01 10:00:00 | INFO | fairseq.utils | ImportError: apex is not installed, so fused kernels are not used
+Could not import apex (ImportError: no such module)
+[2021-05-26 23:11:56] Error: Aborted from marian::Vocab::load in src/data/vocab.cpp:42
 """
 
 
 def read(text, run=None, first_step=None):
+    """Reads lines; "launch" stands for the first line of a trainer, "finished" for its last, "step N" for a step."""
     run = run or ImportedRun()
     if first_step is not None:
         run.add_train(first_step, loss=1.0)
     watch = FailureReader(run)
     for line in text.splitlines():
+        if line == "launch":
+            run.begin_launch()
+        if line == "finished":
+            run.launches[-1].end = "finished"
         if line.startswith("step "):
             run.add_train(int(line.split()[1]), loss=1.0)
         watch.read(line)
@@ -165,13 +195,13 @@ def test_the_step_is_named():
 def test_a_failure_after_which_training_continues_is_not_fatal():
     (failure,) = read("step 1500\nCUDA out of memory\nstep 1600\n").failures
     assert failure.what == "A GPU ran out of memory at step 1,500; training continued."
-    assert failure.cause.startswith("Not fatal")
+    assert failure.is_fatal is False
 
 
 def test_the_same_failure_again_and_again_is_counted():
     text = "step 1\nrecv failed: Connection reset by peer\nrecv failed: Connection reset by peer\nstep 2\n"
     (failure,) = read(text + "recv failed: Connection reset by peer\nstep 3\n").failures
-    assert "2 times, first at step 1 and last at step 2; training continued" in failure.what
+    assert "twice, first at step 1 and last at step 2; training continued" in failure.what
 
 
 def test_a_reset_connection_at_the_end_is_fatal():
@@ -199,6 +229,124 @@ def test_an_unknown_error_is_shown_by_its_last_line():
 def test_a_log_that_ends_within_a_traceback():
     (failure,) = read('Traceback (most recent call last):\n  File "run.py", line 7\n').failures
     assert failure.what == "The program stopped with an error before the first step."
+
+
+def launches_of(run):
+    return [(launch.end, launch.first_step, launch.last_step) for launch in run.launches]
+
+
+TEARDOWN = """\
+UnknownError: Horovod has been shut down. This was caused by an exception on one of the ranks
+[v100b][[1,1],3][btl_tcp.c:559:mca_btl_tcp_recv_blocking] recv(49) failed: Connection reset by peer (104)
+RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:911, unhandled system error, NCCL version 2.7.8
+Primary job  terminated normally, but 1 process returned
+mpirun noticed that process rank 1 with PID 234 on node v100b exited on signal 9 (Killed).
+"""
+
+
+def test_a_failure_that_ended_one_launch_is_fatal_for_it_though_another_one_trained():
+    text = "launch\nstep 100\nCUDA out of memory\n" + TEARDOWN + "launch\nstep 100\nstep 200\nfinished\n"
+    run = read(text)
+    assert launches_of(run) == [("failed", 100, 100), ("finished", 100, 200)]
+    assert run.launches[0].reason == "A GPU ran out of memory at step 100."
+    (failure,) = run.failures
+    assert failure.what == "A GPU ran out of memory at step 100 and ended launch 1."
+    assert (failure.launch, failure.is_fatal) == (1, True)
+    assert failure.is_fatal
+
+
+def test_launches_that_failed_before_the_trainer_wrote_a_line():
+    wrong = '  File "run.py", line 3\n    if x\n       ^\nSyntaxError: invalid syntax\n'
+    text = wrong * 4 + "bash: mpirun: command not found\n" + "launch\nrun.py: error: unrecognized arguments: --x\n"
+    run = read(text + "launch\nstep 1\nstep 2\n")
+    assert launches_of(run) == [("failed", None, None)] * 3 + [("unknown", 1, 2)]
+    assert [failure.launch for failure in run.failures] == [1, 2, 3]
+    for launch, reason in zip(run.launches, ("syntax error", "not found", "rejected"), strict=False):
+        assert reason in launch.reason
+
+
+@pytest.mark.parametrize(
+    "line", ["./run.sh: line 4: syntax error near unexpected token `done'", "bash: mpirun: command not found"]
+)
+def test_a_launch_that_a_shell_refused_after_one_that_trained(line):
+    run = read(f"launch\nstep 100\n{line}\n")
+    assert launches_of(run) == [("unknown", 100, 100), ("failed", None, None)]
+    (failure,) = run.failures
+    assert (failure.launch, failure.is_fatal) == (2, True)
+    assert "ended launch 2" in failure.what
+
+
+def test_a_launch_that_somebody_stopped():
+    run = read("launch\nstep 100\n" + TRACEBACK.format(error="KeyboardInterrupt") + "launch\nstep 200\n")
+    assert [launch.end for launch in run.launches] == ["stopped", "unknown"]
+
+
+def test_trouble_that_a_launch_survived_does_not_end_it():
+    run = read("launch\nCUDA out of memory\nstep 1\nstep 2\n")
+    assert launches_of(run) == [("unknown", 1, 2)]
+    assert run.failures[0].is_fatal is False
+
+
+def test_all_ranks_that_announce_a_launch_announce_one():
+    assert len(read("launch\nlaunch\nsome line\nlaunch\nstep 1\nlaunch\nlaunch\nstep 2\n").launches) == 2
+
+
+def test_an_error_in_a_validation_script_that_training_survived():
+    error = "Traceback (most recent call last):\n  File \"/w/validate.py\", line 7, in <module>\nKeyError: 'x'\n"
+    (failure,) = read("launch\nstep 500\n" + error + "step 600\n").failures
+    assert failure.what == "The validation script failed at step 500; training continued."
+    assert failure.is_fatal is False
+    (failure,) = read("launch\nstep 500\nsh: ./valid.sh: No such file or directory\nstep 600\n").failures
+    assert failure.what == "The validation script failed at step 500; training continued."
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash: nvidia-smi: command not found",
+        "-bash: htop: command not found",
+        "tail: cannot open 'nohup.out' for reading: No such file or directory",
+        "ls: cannot access '/data': No such file or directory",
+        "bash: cd: /data/x: No such file or directory",
+        "root@v100a:/workspace# kill -9 4711",
+        "(base) user@host:~/run$ mpirun --oops error: unrecognized arguments",
+        "$ tail -f nohup.out error",
+    ],
+)
+def test_what_a_person_typed_into_the_terminal_is_no_failure(line):
+    run = ImportedRun(facts={"is_finished": True})
+    assert read(f"launch\nstep 1\n{line}\n", run).failures == []
+    assert len(run.launches) == 1
+
+
+def test_any_number_of_failed_launches_is_bounded():
+    run = read("launch\nCUDA out of memory\n" * 2_000 + "Primary job  terminated\npython: can't open file\n" * 2_000)
+    assert len(run.launches) <= MAX_LISTED
+    assert len(run.failures) <= MAX_LISTED
+    assert [launch.number for launch in run.launches] == list(range(1, len(run.launches) + 1))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "launch", "step 1", "step 2", "CUDA out of memory", "Killed", "bash: python: command not found",
+                "Connection reset by peer", "Primary job  terminated", "Traceback (most recent call last):",
+                "ValueError: x", "KeyboardInterrupt", "No module named x", "cat: x: No such file or directory",
+            ]
+        ),
+        max_size=25,
+    )
+)  # fmt: skip
+def test_every_order_of_lines_gives_sound_launches(lines):
+    run = read("\n".join(lines))
+    assert [launch.number for launch in run.launches] == list(range(1, len(run.launches) + 1))
+    numbers = {launch.number: launch for launch in run.launches}
+    for failure in run.failures:
+        assert failure.launch is None or failure.launch in numbers
+        if failure.is_fatal:
+            assert numbers[failure.launch].end in ("failed", "stopped")
+            assert "continued" not in failure.what
 
 
 def test_harmless_lines_are_no_failures():
@@ -284,3 +432,32 @@ def test_ordinary_lines_are_read_fast():
         watch.read(line)
     # A gigabyte is 4 million such lines: 3 µs each on an idle machine; five times that is a bug, not a busy machine.
     assert time.process_time() - start < 0.5
+
+
+def test_the_first_of_marians_errors_is_the_cause():
+    error = "[2021-05-26 23:11:56] Error: Labels are missing"
+    rest = "[2021-05-26 23:11:56] Error: Aborted from marian::f in x.cpp:4\n\n[CALL STACK]\n[0x7f0a] main + 0x1 error\n"
+    (failure,) = read(f"launch\n{error}\n{rest}[2021-05-26 23:11:56] Error: Unhandled exception\n").failures
+    assert failure.evidence == error
+    assert failure.is_fatal
+    assert failure.cause.startswith('The message is "Labels are missing". ')
+
+
+def test_a_file_that_was_not_deleted_after_a_validation_is_no_failed_script():
+    line = "- WARNING - joeynmt - Wanted to delete old checkpoint after validation: No such file or directory: 'a.ckpt'"
+    assert read(f"step 1\n{line}\nstep 2\nfinished").failures == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_of_validation"),
+    [
+        ("bash: ./validate.sh: Permission denied", True),
+        ("ValueError: the score has no number; no space left on device", True),
+        ("no space left on device, so the translations stay in memory", False),
+    ],
+)
+def test_only_an_error_of_a_script_is_called_that(line, is_of_validation):
+    failures = read(f"step 1\n{line}\nstep 2\n").failures
+    assert ("The validation script failed at step 1; training continued." in [f.what for f in failures]) == (
+        is_of_validation
+    )

@@ -5,6 +5,7 @@ import gzip
 import lzma
 import math
 import os
+import re
 
 import pytest
 import zstandard
@@ -15,6 +16,7 @@ from dragoman.importing import log_text
 from dragoman.importing.log_text import (
     MAX_LINE_BYTES,
     LogClock,
+    LogText,
     clean_text,
     loss_of_perplexity,
     parse_count,
@@ -58,6 +60,52 @@ def test_an_archive_that_was_cut_off_is_read_as_far_as_it_goes(log, packer, kept
     assert len(found) < len(expected)
     assert found[:-1] == expected[: max(0, len(found) - 1)]
     assert found or kept < 0.9 or packer == "bz2"
+
+
+@pytest.mark.parametrize("packer", ["gz", "xz", "bz2", "zst"])
+def test_a_cut_archive_says_so_and_a_whole_one_does_not(log, packer):
+    packed = PACKERS[packer](os.urandom(9_999).hex().encode())
+    for content, is_cut in ((packed, False), (packed + packed, False), (packed[:-9], True)):
+        log.write_bytes(content)
+        text = LogText(log)
+        num_characters = sum(map(len, text))
+        assert text.is_cut is is_cut
+        assert num_characters == (0 if is_cut else 2 * 9_999 * (len(content) // len(packed)))
+
+
+def test_a_bomb_is_refused(log):
+    log.write_bytes(lzma.compress(bytes(80 * 2**20)))
+    with pytest.raises(UserError, match="expands to more than 64 MiB"):
+        list(read_lines(log))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "utf-8"])
+def test_encodings_of_windows(log, encoding):
+    text = "*** Global step 5\r\n▁Ein ▁Satz mit 日本 😀\r\n\r\nEnde"
+    assert lines_of(log, text.encode(encoding)) == ["*** Global step 5", "▁Ein ▁Satz mit 日本 😀", "", "Ende"]
+
+
+def test_utf16_to_which_powershell_appended(log):
+    assert lines_of(log, "one line\r\n".encode("utf-16") + "another\r\n".encode("utf-16")) == ["one line", "another"]
+
+
+def test_lines_that_end_with_a_carriage_return_only_are_lines_however_many(log):
+    content = "".join(f"{number / 1000:5.1%} | {number}/100000\r" for number in range(50_000))
+    assert lines_of(log, content.encode())[-1].endswith("49999/100000")
+    assert len(lines_of(log, content.encode())) == 50_000
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n\x1b", codec="utf-8"), max_size=9)), st.integers(1, 20))
+def test_blocks_of_any_size_give_the_same_lines(lines, size):
+    """The end of a block may be anywhere, also between carriage return and line feed."""
+    content = "".join(f"{line}{end}" for line, end in zip(lines, ["\r\n", "\n", "\r"] * len(lines), strict=False))
+    found, rest = [], b""
+    raw = content.encode()
+    for start in range(0, len(raw), size):
+        more, rest = log_text._split_lines(rest + raw[start : start + size])
+        found += more
+    found += [rest.rstrip(b"\r").decode()] if rest else []
+    assert found == re.split(r"\r\n|\n|\r", content)[:-1]
 
 
 def test_a_damaged_checksum_costs_the_end_at_most(log):

@@ -18,10 +18,18 @@ for last; do host=$before before=$last; done
 case "$host" in
   unreachable*) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255 ;;
   bare*) echo "sh: 1: exec: python: not found" >&2; exit 127 ;;
+  frozen*) exec sleep 600 ;;
   talkative*) echo "Welcome to $host!" ;;
 esac
+export FAKE_HOSTNAME="$host" PYTHONPATH="$(dirname "$0")${PYTHONPATH:+:$PYTHONPATH}"
 exec sh -c "$last"
 """
+HOSTNAME = """
+import os, socket
+if "FAKE_HOSTNAME" in os.environ:
+    socket.gethostname = lambda: os.environ["FAKE_HOSTNAME"]
+"""
+"""Run by every Python at its start: hosts of one run have different names."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +38,7 @@ def fake_ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("bin")
     (folder / "ssh").write_text(SSH, encoding="utf-8")
     (folder / "ssh").chmod(0o755)
+    (folder / "sitecustomize.py").write_text(HOSTNAME, encoding="utf-8")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         yield
@@ -62,7 +71,7 @@ def reused_hosts(fake_ssh, scripted_worker) -> Iterator[Callable[..., Connection
 
     def connect(host: Host, *arguments: Any) -> Connection:
         connection = connections.get(host.name)
-        if connection is None or connection.is_program_over:
+        if connection is None or connection._process.poll() is not None:
             connection = connections[host.name] = ReusedConnection(host, *arguments)
             keepalive.add(connection)
             return connection

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cluster.environment import threads_per_worker
+from dragoman.cluster.environment import ADDRESS_VARIABLE, PORTS_VARIABLE, threads_per_worker
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import Beat, WorkerEnd
 from dragoman.launch import attempt as attempt_module
@@ -24,11 +24,12 @@ from dragoman.launch.attempt import (
     save_hang_report,
     worker_environment,
 )
-from dragoman.launch.connection import WorkersEnd
+from dragoman.launch.connection import HostError, StopRequestedError, WorkersEnd
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host
 
 HANG_TIMEOUT, HOST_TIMEOUT = 10.0, 2.0
+PORTS = range(29500, 29516)
 LOST_PEER = "Worker 0 failed: RuntimeError: Connection closed by peer"
 
 
@@ -146,16 +147,23 @@ class FakeConnection:
 
     host: Host
     seconds_silent: float = 0.0
-    is_program_over: bool = False
     received: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The message it sends for each order it gets."""
+    error: str | None = None
+    """Its answer to a question, if it cannot do what it is asked."""
     _messages: deque[dict[str, Any]] = field(default_factory=deque)
 
     def send(self, message: dict[str, Any]) -> None:
         self.received.append(json.loads(json.dumps(message)))
         if answer := self.answers.get(message["do"]):
             self.say(answer)
+
+    def ask(self, request: dict[str, Any], answer: str, timeout: float = 60.0, **_: object) -> Any:
+        self.received.append(json.loads(json.dumps(request)))
+        if self.error:
+            raise HostError(self.host, f"{self.host.name}: {self.error}")
+        return {"store": {"port": 4711}}[answer]
 
     def say(self, message: dict[str, Any]) -> None:
         self._messages.append(json.loads(json.dumps(message)))
@@ -215,13 +223,13 @@ def follow(build_plan) -> Callable[..., Outcome]:
     """Follows an attempt to its end, with the same order all the time."""
 
     def follow(hosts: list[ReadyHost], order: Order = Order.CONTINUE, **environment: str) -> Outcome:
-        plan = build_plan(module="trainer", hang_timeout=HANG_TIMEOUT, host_timeout=HOST_TIMEOUT)
-        return Attempt(plan, hosts, environment).follow(4711, lambda: order)
+        plan = build_plan(module="trainer", hang_timeout=HANG_TIMEOUT, host_timeout=HOST_TIMEOUT, ports=PORTS)
+        return Attempt(plan, hosts, environment).follow(lambda: order)
 
     return follow
 
 
-def test_every_host_gets_its_ranks_and_the_address_of_the_first(hosts, follow, tmp_path, monkeypatch):
+def test_the_first_host_opens_the_store_and_every_host_gets_its_ranks(hosts, follow, tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for host in hosts:
         host.connection.say(ended())
@@ -230,10 +238,15 @@ def test_every_host_gets_its_ranks_and_the_address_of_the_first(hosts, follow, t
     assert (first["node_rank"], first["first_rank"], first["num_workers"]) == (0, 0, 2)
     assert (second["node_rank"], second["first_rank"], second["num_workers"]) == (1, 2, 3)
     for spec in (first, second):
-        assert (spec["num_nodes"], spec["master_address"], spec["master_port"]) == (2, "10.0.0.1", 4711)
+        assert (spec["num_nodes"], spec["store_address"], spec["store_port"]) == (2, "10.0.0.1", 4711)
         assert (spec["module"], spec["arguments"]) == ("trainer", [str(tmp_path)])
         assert spec["environment"]["COLOUR"] == "green"
     assert first["attempt_id"] == second["attempt_id"]
+    opened = hosts[0].connection.received[0]
+    assert (opened["do"], opened["address"], opened["ports"]) == ("open_store", "10.0.0.1", [29500, 29515])
+    assert opened["secret"] == first["secret"] == second["secret"]
+    assert len(opened["secret"]) == 32
+    assert hosts[1].connection.orders == ["start"]
     assert [spec["environment"]["OMP_NUM_THREADS"] for spec in (first, second)] == ["4", "2"]
 
 
@@ -266,7 +279,7 @@ def test_an_order_is_repeated_to_hosts_that_still_work(hosts, follow, monkeypatc
 
     monkeypatch.setattr(second, "send", send_and_end)
     assert follow(hosts, order).cause is None
-    assert second.orders == ["start", order.value, order.value, order.value]
+    assert second.orders == ["start", *[order.value] * 3]
     assert order.value not in first.orders[2:]
 
 
@@ -277,7 +290,7 @@ def test_the_cause_on_one_host_is_reported_before_its_consequence_on_another(hos
     outcome = follow(hosts)
     assert outcome.cause.startswith("Worker 3 on b was killed (SIGKILL)")
     assert not outcome.is_final
-    assert outcome.lost == ()
+    assert outcome.gone == ()
 
 
 def test_a_worker_without_an_end_is_a_failure_that_is_tried_again(hosts, follow):
@@ -315,55 +328,153 @@ def test_workers_that_did_not_find_each_other_are_tried_again(hosts, follow):
     assert not outcome.is_final
 
 
-def test_a_host_that_closed_is_lost_and_the_others_end(hosts, follow):
+def test_a_host_that_closed_is_gone_and_the_others_end(hosts, follow):
     first, second = (host.connection for host in hosts)
     first.say(beats(beat_of(0, step=60, seconds_silent=0.1), beat_of(1, step=59, seconds_silent=0.1)))
     second.say({"closed": "ssh failed."})
-    second.is_program_over = True
     outcome = follow(hosts)
-    assert outcome == Outcome("b cannot be reached any more.", lost=(second.host,), step=60)
+    assert outcome == Outcome("The connection to b ended: ssh failed.", gone=(second.host,), step=60)
+    assert outcome.silent == ()  # it may be connected again at once
     assert "kill" in first.orders
     assert "kill" not in second.orders
 
 
-@pytest.fixture
-def slept(monkeypatch) -> list[float]:
-    """Records the long sleeps instead of sleeping."""
-    found: list[float] = []
-    sleep = time.sleep
-
-    def sleep_if_short(seconds: float) -> None:
-        if seconds > 0.5:
-            found.append(seconds)
-        else:
-            sleep(seconds)
-
-    monkeypatch.setattr(attempt_module.time, "sleep", sleep_if_short)
-    return found
-
-
-def test_a_silent_host_is_lost_and_has_ended_its_workers_by_then(hosts, follow, slept):
+def test_a_silent_host_is_gone_too(hosts, follow):
     second = hosts[1].connection
     second.seconds_silent = HOST_TIMEOUT + 0.02
-    assert follow(hosts).lost == (second.host,)
-    assert slept == []
+    outcome = follow(hosts)
+    assert outcome.cause == "b cannot be reached any more."
+    assert outcome.gone == outcome.silent == (second.host,)
 
 
-def test_nothing_begins_before_a_host_that_closed_has_ended_its_workers(hosts, follow, slept):
-    """Its program may still live; it ends its workers after as long a silence as makes it lost."""
-    second = hosts[1].connection
-    second.say({"closed": "ssh failed."})
-    assert follow(hosts).lost == (second.host,)
-    assert slept == [HOST_TIMEOUT + attempt_module.REPEAT_SECONDS]
-
-
-def test_a_host_that_cannot_end_its_workers_is_lost_too(hosts, follow):
+def test_hosts_that_are_gone_in_different_ways_are_told_apart(hosts, follow):
     first, second = (host.connection for host in hosts)
-    first.answers, first.is_program_over = {}, True
+    first.say({"closed": "its program ended with code 1 (it gave no reason)."})
+    second.seconds_silent = HOST_TIMEOUT + 1
+    outcome = follow(hosts)
+    assert outcome.cause == (
+        "The connection to a ended: its program ended with code 1 (it gave no reason). b cannot be reached any more."
+    )
+    assert (outcome.gone, outcome.silent) == ((first.host, second.host), (second.host,))
+
+
+def test_a_host_that_cannot_end_its_workers_counts_as_silent(hosts, follow):
+    first, second = (host.connection for host in hosts)
+    first.answers = {}
     second.say(failed(Failure(2, -9, 1.0)))
     outcome = follow(hosts)
     assert outcome.cause.startswith("Worker 2 on b")
-    assert outcome.lost == (first.host,)
+    assert outcome.gone == outcome.silent == (first.host,)
+
+
+def test_without_a_store_no_worker_is_started_and_the_attempt_ends_at_once(hosts, follow, monkeypatch):
+    monkeypatch.setattr(attempt_module, "END_SECONDS", 60.0)
+    first, second = (host.connection for host in hosts)
+    first.error = "All ports of cluster.port (29500-29515) are in use."
+    begin = time.monotonic()
+    assert follow(hosts) == Outcome("a: All ports of cluster.port (29500-29515) are in use.", gone=(first.host,))
+    assert time.monotonic() - begin < 30
+    assert first.orders == ["open_store"]
+    assert second.orders == []
+
+
+def test_a_stop_does_not_wait_for_the_store(hosts, follow, monkeypatch):
+    """The first host may still be importing torch."""
+
+    def ask(*_: object, is_stopping: Callable[[], bool], **__: object) -> None:
+        assert is_stopping()
+        raise StopRequestedError
+
+    monkeypatch.setattr(hosts[0].connection, "ask", ask)
+    outcome = follow(hosts, Order.STOP)
+    assert outcome.cause == "Stopped before the workers started."
+    assert hosts[1].connection.orders == []
+
+
+# A stop that workers cannot follow
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(attempt_module, "STOP_SECONDS", 0.05)
+
+
+def is_ended_at_stop(hosts: list[ReadyHost], follow: Callable[..., Outcome], *of_ranks: Beat) -> bool:
+    """Whether the workers are ended although they did not end by themselves; otherwise they end later."""
+    (host,) = hosts
+    host.connection.say(beats(*of_ranks))
+    host.connection.answers["kill"] = failed(*(Failure(beat.rank, -9, 1.0) for beat in of_ranks))
+    send = host.connection.send
+
+    def send_and_end(message: dict[str, Any]) -> None:
+        send(message)
+        if host.connection.orders.count("stop") == 30:
+            host.connection.say(ended("signal"))
+
+    host.connection.send = send_and_end
+    outcome = follow(hosts, Order.STOP)
+    if outcome.cause is None:
+        return False
+    assert outcome == Outcome("The workers did not end by themselves.", step=outcome.step)
+    assert host.connection.orders[-1] == "kill"
+    return True
+
+
+STARTING_RANK = beat_of(1, doing="starting", step=0, seconds_silent=3.0)
+WAITING_RANK = beat_of(0, is_waiting=True, doing="waiting for the gradients", seconds_silent=3.0)
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "is_ended"),
+    [
+        ([], True),
+        ([STARTING_RANK], True),
+        ([WAITING_RANK, STARTING_RANK], True),
+        ([WAITING_RANK, replace(WAITING_RANK, rank=1)], True),
+        ([WAITING_RANK, replace(WAITING_RANK, rank=1, seconds_silent=0.01)], False),
+        ([WAITING_RANK, beat_of(1, doing="saving", seconds_silent=3.0)], False),
+        ([beat_of(0, doing="computing", seconds_silent=3.0)], False),
+        ([WAITING_RANK, replace(STARTING_RANK, process_state="Z")], True),
+    ],
+    ids=[
+        "no heartbeat yet",
+        "still starting",
+        "one still starts",
+        "all wait for each other",
+        "one goes on",
+        "one saves",
+        "a long step",
+        "the others are dead",
+    ],
+)
+def test_workers_that_are_stuck_when_a_stop_was_asked_are_ended(follow, impatient, of_ranks, is_ended):
+    assert is_ended_at_stop([ready("a", len(of_ranks) or 1)], follow, *of_ranks) == is_ended
+
+
+def test_workers_with_long_steps_get_longer_to_end(build_plan, impatient, monkeypatch):
+    """They finish their step, save and end."""
+    clock = FakeTime()
+    monkeypatch.setattr(attempt_module, "time", clock)
+    host = ready("a", 1)
+    attempt = Attempt(build_plan(host_timeout=HOST_TIMEOUT), [host], {})
+    for step, seconds in ((1, 0.0), (2, 4.0), (3, 1.0)):
+        clock.now += seconds
+        attempt._take(attempt._hosts[0], beats(beat_of(0, step=step, is_waiting=True, seconds_silent=100.0)))
+    attempt._give_order(Order.STOP)
+    clock.now += attempt_module.STOP_SECONDS + attempt_module.STOP_STEPS * 4.0 - 0.1
+    assert not attempt._is_stuck()
+    clock.now += 0.2
+    assert attempt._is_stuck()
+
+
+class FakeTime:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def test_a_hang_is_reported_with_the_stacks_of_all_ranks_in_a_file(hosts, follow, tmp_path):
@@ -424,23 +535,41 @@ def test_cores_are_divided_among_workers_unless_a_person_chose(monkeypatch, num_
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
     host = ready("a", num_workers, num_cores)
     assert threads_per_worker(num_cores, num_workers) == threads
-    assert worker_environment(host)["OMP_NUM_THREADS"] == (variable or str(threads))
+    assert worker_environment(host, None)["OMP_NUM_THREADS"] == (variable or str(threads))
 
 
 def test_waiting_threads_of_workers_sleep_unless_a_person_chose(monkeypatch):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         monkeypatch.delenv(name, raising=False)
-    assert worker_environment(ready("a"))["OMP_WAIT_POLICY"] == "passive"
+    assert worker_environment(ready("a"), None)["OMP_WAIT_POLICY"] == "passive"
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
-    environment = worker_environment(ready("a"))
+    environment = worker_environment(ready("a"), None)
     assert environment["GOMP_SPINCOUNT"] == "1000"  # on other hosts too
     assert "OMP_WAIT_POLICY" not in environment
 
 
-def test_workers_use_the_interface_that_was_found_unless_a_person_chose(monkeypatch):
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+@pytest.fixture
+def no_interface(monkeypatch):
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", ADDRESS_VARIABLE, PORTS_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    assert worker_environment(ready("a"))["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_workers_use_the_address_and_the_interface_that_were_found(no_interface):
+    environment = worker_environment(ready("a"), None)
+    assert (environment[ADDRESS_VARIABLE], environment["GLOO_SOCKET_IFNAME"]) == ("10.0.0.1", "eth0")
+    assert environment[PORTS_VARIABLE] == ""
+    assert worker_environment(ready("a"), PORTS)[PORTS_VARIABLE] == "29500-29515"
+
+
+def test_workers_use_the_interface_that_a_person_chose(no_interface, monkeypatch):
+    """It has another address on every host, so each worker finds that itself."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    environment = worker_environment(ready("a"), None)
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth0")
+    assert environment[ADDRESS_VARIABLE] == ""
+
+
+def test_an_interface_for_nccl_is_kept(no_interface, monkeypatch):
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    environment = worker_environment(ready("a"))
+    environment = worker_environment(ready("a"), None)
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("eth0", "ib0")

@@ -1,6 +1,7 @@
 """Calling the hosts of a run: those that can work together are found, others are named with the reason, and lost hosts
 rejoin when they can be used again."""
 
+import re
 import socket
 import threading
 import time
@@ -9,20 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from checkpoint_folders import make_checkpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dragoman.cluster.addresses import LOOPBACK
+from dragoman.cluster.link_test import LinkResult
 from dragoman.launch import host_connections
 from dragoman.launch import hosts as hosts_module
-from dragoman.launch.connection import HostError
-from dragoman.launch.host_connections import (
-    FAILED_RETURN_SECONDS,
-    LOOPBACK,
-    SETTLED_SECONDS,
-    HostConnections,
-    LostHosts,
-)
+from dragoman.launch.connection import HostError, StopRequestedError
+from dragoman.launch.host_connections import HostConnections, LostHosts
 from dragoman.launch.hosts import Host, gather_facts
+from dragoman.run.checkpoints import START_FOLDER
+from dragoman.run.errors import UsageError
 from dragoman.run.folder import RunFolder
 
 NAMES = ["a", "b", "c", "d"]
@@ -36,38 +36,67 @@ class FakeConnection:
     """A host that answers at once; a test decides who reaches whom and what a host reports."""
 
     links: ClassVar[set[tuple[str, str]]] = set()
+    results: ClassVar[dict[tuple[str, str], LinkResult]] = {}
+    """What comes of links that are neither whole nor without any answer."""
     differences: ClassVar[dict[str, dict[str, Any]]] = {}
     lost_at: ClassVar[dict[str, str]] = {}
     """The request at which a host is lost."""
+    stopped_at: ClassVar[str | None] = None
+    """The request during which a stop is asked for."""
+    opened: ClassVar[list["FakeConnection"]] = []
+    quiet_seconds = 2.0
+    seconds_silent = 0.0
 
     def __init__(self, host: Host, *_: object) -> None:
         self.host = host
         self.received: list[dict[str, Any]] = []
+        self.is_closed = False
+        self.last_heard = time.monotonic()
+        self.opened.append(self)
 
-    def ask(self, request: dict[str, Any], _answer: str, timeout: float = 60.0) -> Any:
+    def ask(
+        self,
+        request: dict[str, Any],
+        _answer: str,
+        timeout: float = 60.0,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> Any:
         self.received.append(request)
         name = self.host.name
         if self.lost_at.get(name) == request["do"]:
             raise HostError(self.host, f"{name} cannot be used: ssh failed (Connection reset).")
+        if self.stopped_at == request["do"]:
+            assert is_stopping()
+            raise StopRequestedError
         match request["do"]:
             case "facts":
                 here = gather_facts(RunFolder(Path(request["run"])), Path(request["prepared"]), request["token"])
                 return here.to_json() | self.differences.get(name, {})
             case "listen":
-                return {"port": request["port"] or 30_000 + ord(name), "addresses": [f"10.0.0.{ord(name)}"]}
+                first = request["ports"][0] if request["ports"] else 30_000 + ord(name[0])
+                return {"ports": [first], "addresses": [f"10.0.0.{ord(name[0])}"]}
             case "reach":
-                peers = request["peers"].items()
-                return {other: peer["addresses"][0] for other, peer in peers if (name, other) in self.links}
+                return {other: self._reach(other, peer).to_json() for other, peer in request["peers"].items()}
             case "get_ready":
                 return {"interface": "lo" if request["address"] == LOOPBACK else "eth0"}
             case _:
                 return 1
 
+    def _reach(self, other: str, peer: dict[str, Any]) -> LinkResult:
+        place = {"port": peer["ports"][0], "addresses": tuple(peer["addresses"])}
+        if (self.host.name, other) in self.links:
+            return LinkResult("passed", **place)
+        return self.results.get((self.host.name, other)) or LinkResult("connect", reason="no answer", **place)
+
+    @property
+    def requests(self) -> list[str]:
+        return [request["do"] for request in self.received]
+
     def send(self, _message: dict[str, Any]) -> None:
         pass
 
     def close(self, timeout: float = 5.0) -> None:
-        pass
+        self.is_closed = True
 
 
 def all_links() -> set[tuple[str, str]]:
@@ -81,7 +110,10 @@ def fake_hosts(monkeypatch):
     monkeypatch.setattr(hosts_module, "code_fingerprint", lambda: "c0de")  # over all files, for every host and example
     monkeypatch.setattr(FakeConnection, "links", all_links())
     monkeypatch.setattr(FakeConnection, "differences", {})
+    monkeypatch.setattr(FakeConnection, "results", {})
     monkeypatch.setattr(FakeConnection, "lost_at", {})
+    monkeypatch.setattr(FakeConnection, "stopped_at", None)
+    monkeypatch.setattr(FakeConnection, "opened", [])
     return FakeConnection
 
 
@@ -96,7 +128,7 @@ def connections(tmp_path, said, prepared, build_plan) -> Callable[..., HostConne
     (tmp_path / "config.toml").write_text("[data]\n", encoding="utf-8")
 
     def build(**changes: Any) -> HostConnections:
-        plan = build_plan(prepared=prepared, **changes)
+        plan = build_plan(**{"prepared": prepared, "max_workers": 16} | changes)
         return HostConnections(plan, lambda _host, _line: None, said.append)
 
     return build
@@ -139,14 +171,56 @@ def test_hosts_that_are_chosen_all_reach_each_other(fake_hosts, call, links):
     assert all((one, other) in links for one in chosen for other in chosen if one != other)
     assert sorted(chosen + [host.name for host in problems]) == NAMES
     for host, problem in problems.items():
-        assert problem.startswith(f"{host.name} (10.0.0.{ord(host.name)}; port")
-        assert "do not reach each other" in problem
+        assert re.match(rf"({host.name} cannot connect to \w|\w cannot connect to {host.name}) \(10", problem)
 
 
-def test_only_the_first_host_listens_at_the_chosen_port(fake_hosts, call):
-    ready, _ = call("a", "b", port=4711)
-    ports = [request["port"] for host in ready for request in host.connection.received if request["do"] == "listen"]
-    assert ports == [4711, 0]
+def test_every_host_listens_at_as_many_ports_of_the_range_as_the_run_will_use(fake_hosts, call):
+    ready, _ = call("a", "b", ports=range(4711, 4721))
+    requests = [each for host in ready for each in host.connection.received if each["do"] == "listen"]
+    assert [(request["ports"], request["num_ports"]) for request in requests] == [([4711, 4720], 5)] * 2
+    assert requests[0]["secret"] != requests[1]["secret"]
+
+
+def test_a_range_that_is_too_small_for_a_host_is_refused(fake_hosts, connections):
+    hosts = [Host("a", 1), Host("b", 3)]
+    with connections(ports=range(4711, 4723)) as opened, pytest.raises(UsageError) as raised:
+        opened.call(hosts)
+    assert str(raised.value) == (
+        "cluster.port (4711-4722) has 12 ports, but 3 workers on b need 13: 4, and 3 for each worker."
+    )
+    with connections(ports=range(4711, 4724)) as opened:
+        assert len(opened.call(hosts)[0]) == 2
+
+
+def test_more_workers_than_virtual_workers_are_refused(fake_hosts, call):
+    with pytest.raises(UsageError, match="6 workers cannot share 5 virtual workers"):
+        call("a", "b", "c", max_workers=5)
+
+
+def test_a_single_host_needs_no_range(fake_hosts, connections):
+    with connections(ports=range(4711, 4712)) as opened:
+        assert len(opened.call([Host("a", 4)])[0]) == 1
+
+
+def test_a_link_that_loses_packets_is_mentioned(fake_hosts, call, said):
+    fake_hosts.links = all_links() - {("a", "b")}
+    fake_hosts.results[("a", "b")] = LinkResult("passed", 1, ("10.0.0.98",), num_segments=100, num_retransmitted=20)
+    ready, problems = call("a", "b")
+    assert (len(ready), problems) == (2, {})
+    assert said == [
+        "About 20% of the packets from a to b are lost and sent again, which slows every step down: "
+        "check cables and switch."
+    ]
+
+
+def test_the_cause_of_a_broken_link_is_named_with_the_range(fake_hosts, call):
+    fake_hosts.links = all_links() - {("a", "b")}
+    ready, problems = call("a", "b", ports=range(4711, 4721))
+    assert [host.name for host in ready] == ["a"]
+    assert problems[Host("b", 2)] == (
+        "a cannot connect to b (10.0.0.98; port 4711): no answer. b reaches a, so the likely cause is a firewall on b "
+        "that blocks incoming connections: open the TCP ports 4711-4720 (cluster.port) there for a."
+    )
 
 
 def test_a_host_that_differs_is_left_out_with_the_reason(fake_hosts, call):
@@ -163,7 +237,7 @@ def test_a_host_with_another_version_whose_facts_have_other_names_is_left_out_wi
     assert problems[Host("b", 2)].startswith("b has dragoman 9.9, this machine has ")
 
 
-@pytest.mark.parametrize("request_name", ["facts", "listen", "reach", "get_ready"])
+@pytest.mark.parametrize("request_name", ["facts", "claim", "listen", "reach", "get_ready"])
 def test_the_others_continue_without_a_host_that_is_lost_during_the_checks(fake_hosts, call, request_name):
     fake_hosts.lost_at["b"] = request_name
     ready, problems = call("a", "b", "c")
@@ -185,18 +259,66 @@ def test_the_checks_leave_nothing_in_the_run_folder(fake_hosts, call, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
-def test_missing_data_is_sent_only_on_request(fake_hosts, call, said, monkeypatch, prepared):
+@pytest.fixture
+def sent(monkeypatch) -> list[tuple[str, Path]]:
+    """Notes host and folder of everything that would be copied."""
+    found: list[tuple[str, Path]] = []
+
+    def note(connection: FakeConnection, folder: Path, *_: object) -> None:
+        connection.received.append({"do": "copy"})
+        found.append((connection.host.name, folder))
+
+    monkeypatch.setattr(host_connections, "send_folder", note)
+    return found
+
+
+def test_missing_data_is_sent_only_on_request(fake_hosts, call, said, sent, prepared):
     fake_hosts.differences["b"] = {"data": None}
     _, problems = call("a", "b")
     assert "--send-data" in problems[Host("b", 2)]
-    sent = []
-    monkeypatch.setattr(
-        host_connections, "send_folder", lambda connection, folder, _: sent.append((connection, folder))
-    )
     _, problems = call("a", "b", is_data_sent=True)
     assert problems == {}
-    assert [(connection.host.name, folder) for connection, folder in sent] == [("b", prepared)]
+    assert sent == [("b", prepared)]
     assert said == [f"Copying {prepared} to b."]
+
+
+def test_everything_is_checked_before_anything_is_copied(fake_hosts, call, sent):
+    fake_hosts.differences["b"] = {"data": None, "shares_run_folder": False}
+    ready, _ = call("a", "b", is_data_sent=True)
+    assert ready[1].connection.requests == ["facts", "claim", "listen", "reach", "copy", "write", "get_ready"]
+    fake_hosts.links = set()
+    _, problems = call("a", "b", is_data_sent=True)
+    assert list(problems) == [Host("b", 2)]
+    assert len(sent) == 1
+
+
+def test_hosts_without_our_checkpoint_get_it(fake_hosts, call, sent, said, tmp_path):
+    """They are others than those that trained before, and share no folder with us."""
+    apart = {"shares_run_folder": False, "config": None}
+    fake_hosts.differences = {"a": apart | {"newest_step": None}, "b": apart | {"newest_step": 7}}
+    checkpoint = make_checkpoint(RunFolder(tmp_path), 14)
+    call("a", "b")
+    assert sent == [("a", checkpoint)]
+    assert said == ["Copying the checkpoint of step 14 to a."]
+    fake_hosts.differences["b"] = apart | {"newest_step": 14}
+    call("a", "b")
+    assert len(sent) == 1
+
+
+def test_hosts_without_our_folder_get_the_weights_to_start_from_once(fake_hosts, call, sent, said, tmp_path):
+    apart = {"shares_run_folder": False, "config": None, "newest_step": None}
+    fake_hosts.differences = {"a": apart, "b": apart}
+    (tmp_path / START_FOLDER).mkdir()
+    call("a", "b")
+    assert sent == [("a", tmp_path / START_FOLDER)]
+    assert said == ["Copying the weights to start from to a."]
+
+
+def test_hosts_that_share_our_folder_need_no_checkpoint(fake_hosts, call, sent, tmp_path):
+    make_checkpoint(RunFolder(tmp_path), 14)
+    (tmp_path / START_FOLDER).mkdir()
+    call("a", "b")
+    assert sent == []
 
 
 def test_a_clock_a_little_off_is_mentioned_and_one_far_off_refused(fake_hosts, call, said):
@@ -226,30 +348,99 @@ def test_connections_are_kept_from_attempt_to_attempt_until_they_are_dropped(fak
         assert other.connection is not first.connection
 
 
+# Claims, stops and the end of connections
+
+
+def test_every_other_host_claims_its_folder_for_this_launcher(fake_hosts, connections, tmp_path):
+    fake_hosts.differences["b"] = {"shares_run_folder": False, "config": None}
+    fake_hosts.links |= {pair for name in "ab" for pair in ((name, "localhost"), ("localhost", name))}
+    with connections() as opened:
+        ready, _ = opened.call([Host("a", 1), Host("b", 1), Host("localhost", 1)])
+    claims = [[each for each in host.connection.received if each["do"] == "claim"] for host in ready]
+    assert [len(each) for each in claims] == [1, 1, 0]  # here the launcher itself has the lock
+    assert [each["is_shared"] for (each,) in claims[:2]] == [True, False]
+    for (each,) in claims[:2]:
+        assert (each["run"], each["seconds"]) == (str(tmp_path), 15.0)
+        assert each["holder"] == f"launched from {socket.gethostname()}"
+
+
+@pytest.mark.parametrize("request_name", ["facts", "claim", "listen", "reach", "write", "get_ready"])
+def test_a_stop_ends_the_checks_wherever_they_are(fake_hosts, call, prepared, build_plan, request_name):
+    fake_hosts.stopped_at = request_name
+    fake_hosts.differences["b"] = {"shares_run_folder": False, "config": None}
+    connections = HostConnections(build_plan(prepared=prepared), lambda *_: None, print, is_stopping=lambda: True)
+    with connections as opened, pytest.raises(StopRequestedError):
+        opened.call([Host("a", 2), Host("b", 2)])
+    assert all(connection.is_closed for connection in fake_hosts.opened)
+
+
+def test_a_stop_ends_a_copy(monkeypatch):
+    begin = time.monotonic()
+    with pytest.raises(StopRequestedError):
+        host_connections._run_until_stopped(["sleep", "60"], lambda: time.monotonic() - begin > 0.1)
+    assert time.monotonic() - begin < SECONDS
+    assert host_connections._run_until_stopped(["sh", "-c", "echo no >&2; exit 3"], lambda: False) == (3, "no\n")
+
+
+def test_what_was_made_is_undone_on_every_host_and_one_that_does_not_answer_is_dropped(fake_hosts, connections):
+    with connections() as opened:
+        opened.call([Host("a", 1), Host("b", 1)])
+        fake_hosts.lost_at["a"] = "undo"
+        opened.undo()
+        assert [connection.requests[-1] for connection in fake_hosts.opened] == ["undo", "undo"]
+        assert [connection.is_closed for connection in fake_hosts.opened] == [True, False]
+
+
+def test_a_dropped_host_may_work_until_it_misses_its_launcher(fake_hosts, connections, monkeypatch):
+    host = Host("a", 1)
+    with connections(host_timeout=15.0) as opened:
+        (ready,), _ = opened.call([host])
+        assert opened.seconds_until_over(host) == 0.0
+        ready.connection.last_heard = time.monotonic() - 5
+        opened.drop(host)
+        assert ready.connection.is_closed
+        assert 8 < opened.seconds_until_over(host) <= 10
+        assert opened.seconds_until_over(Host("b", 1)) == 0.0
+
+
+def test_a_connection_can_be_given_to_another_owner(fake_hosts, connections):
+    host = Host("a", 1)
+    with connections() as first, connections() as second:
+        (ready,), _ = first.call([host])
+        connection = first.release(host)
+        assert connection is ready.connection
+        assert first.release(host) is None
+        second.adopt(connection)
+        assert not connection.is_closed
+        (again,), _ = second.call([host])
+        assert again.connection is connection
+    assert connection.is_closed
+
+
+def test_an_adopted_connection_replaces_one_that_has_ended(fake_hosts, connections):
+    host = Host("a", 1)
+    with connections() as first, connections() as second:
+        second.call([host])
+        first.call([host])
+        old, new = fake_hosts.opened
+        second.adopt(first.release(host))
+        assert (old.is_closed, new.is_closed) == (True, False)
+
+
 @pytest.mark.usefixtures("fake_ssh")
 def test_real_programs_over_ssh_find_each_other_and_an_unreachable_host_is_named(connections):
     with connections() as opened:
         ready, problems = opened.call([Host("one"), Host("unreachable"), Host("localhost", 1)])
-    assert [host.name for host in ready] == ["one", "localhost"]
+    assert [host.name for host in ready] == ["one", "localhost"], problems
     assert all(host.shares_run_folder and host.interface for host in ready)
     assert [host.label for host in ready] == ["one", socket.gethostname()]
     assert list(problems) == [Host("unreachable")]
-    assert "No route to host" in problems[Host("unreachable")]
+    assert "no route to host" in problems[Host("unreachable")]
 
 
 # Lost hosts
 
 A, B = Host("a.example.org", 2), Host("b.example.org", 2)
-
-
-class FakeTime:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class Search:
@@ -258,13 +449,18 @@ class Search:
     def __init__(self) -> None:
         self.usable: set[Host] = set()
         self.tried: list[Host] = []
+        self.adopted: list[Host] = []
         self._changed = threading.Condition()
 
-    def can_be_used(self, host: Host) -> bool:
+    def try_host(self, host: Host) -> FakeConnection | None:
         with self._changed:
             self.tried.append(host)
             self._changed.notify_all()
-        return host in self.usable
+        return FakeConnection(host) if host in self.usable else None
+
+    def adopt(self, connection: FakeConnection) -> None:
+        """Stands in for that of the connections of the run."""
+        self.adopted.append(connection.host)
 
     def wait_for_try(self, host: Host) -> None:
         """Waits until a host is tried again."""
@@ -274,23 +470,17 @@ class Search:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = FakeTime()
-    monkeypatch.setattr(host_connections, "time", clock)
-    return clock
-
-
-@pytest.fixture
 def search(monkeypatch):
     search = Search()
-    monkeypatch.setattr(LostHosts, "_can_be_used", lambda _self, host: search.can_be_used(host))
+    monkeypatch.setattr(LostHosts, "_try", lambda _self, host: search.try_host(host))
     monkeypatch.setattr(host_connections, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(host_connections, "FAILED_RETURN_SECONDS", (0.0, 0.0, 0.2, 0.4))
     return search
 
 
 @pytest.fixture
-def lost(search, clock, build_plan):
-    lost = LostHosts(build_plan())
+def lost(search, build_plan):
+    lost = LostHosts(build_plan(), search)
     yield lost
     lost.close()
 
@@ -302,85 +492,110 @@ def wait_until_back(lost: LostHosts) -> None:
         time.sleep(0.002)
 
 
-def lose_after_return(lost: LostHosts, host: Host, clock: FakeTime, seconds: float = 0.0) -> None:
-    """Waits until a host is back, takes it back and loses it again after some seconds."""
-    clock.now += 2
-    wait_until_back(lost)
-    lost.take_back()
-    clock.now += seconds
+def seconds_until_back(lost: LostHosts, host: Host) -> float:
+    """Loses a host and takes it back when it has returned; returns the time that took."""
+    begin = time.monotonic()
     lost.add(host)
+    wait_until_back(lost)
+    assert lost.take_back() == [host]
+    return time.monotonic() - begin
 
 
-def test_a_lost_host_is_missing_until_it_can_be_used_again(lost, search, clock):
+def test_a_lost_host_is_missing_until_it_can_be_used_again(lost, search):
     lost.add(A)
-    clock.now += 1
     search.wait_for_try(A)
     search.wait_for_try(A)  # the result of the first is known now
     assert A in lost
     assert not lost.is_any_back
-    lost.take_back()
+    assert lost.take_back() == []
     assert A in lost
     search.usable.add(A)
     wait_until_back(lost)
     assert A in lost  # until it is taken back
-    lost.take_back()
+    assert search.adopted == [A]  # ready for the next attempt
+    assert lost.take_back() == [A]
     assert A not in lost
     assert not lost.is_any_back
 
 
-def test_the_return_of_one_host_does_not_bring_back_another(lost, search, clock):
+def test_the_return_of_one_host_does_not_bring_back_another(lost, search):
     for host in (A, B):
         lost.add(host)
-    clock.now += 1
     search.usable.add(B)
     wait_until_back(lost)
-    lost.take_back()
+    assert lost.take_back() == [B]
     assert A in lost
     assert B not in lost
 
 
-def test_a_host_that_is_back_is_not_tried_again(lost, search, clock):
+def test_a_host_that_is_switched_off_does_not_delay_another(lost, search, monkeypatch):
+    """A look at it takes seconds, until its time is up."""
+    is_over = threading.Event()
+
+    def look(_self: LostHosts, host: Host) -> FakeConnection | None:
+        if host == A:
+            is_over.wait(SECONDS)
+            return None
+        return FakeConnection(host)
+
+    monkeypatch.setattr(LostHosts, "_try", look)
+    try:
+        lost.add(A)
+        assert seconds_until_back(lost, B) < SECONDS / 2
+    finally:
+        is_over.set()
+
+
+def test_a_host_that_is_back_is_not_tried_again(lost, search):
     search.usable.add(B)
     for host in (A, B):
         lost.add(host)
-    clock.now += 1
     wait_until_back(lost)
     for _ in range(3):
         search.wait_for_try(A)
     assert search.tried.count(B) == 1
 
 
-def test_after_every_failed_return_a_host_is_left_out_for_longer(lost, search, clock):
+def test_after_every_failed_return_a_host_is_left_out_for_longer(lost, search):
     search.usable.add(A)
-    lost.add(A)
-    lost.add(B)  # never usable: a try of it shows that a round has passed
-    for num_failed in (1, 2, 3):
-        lose_after_return(lost, A, clock)
-        clock.now += num_failed * FAILED_RETURN_SECONDS - 1
-        num_tries = search.tried.count(A)
-        for _ in range(3):
-            search.wait_for_try(B)
-        assert search.tried.count(A) == num_tries, f"tried too early after {num_failed} failed returns"
-        assert not lost.is_any_back
+    pauses = host_connections.FAILED_RETURN_SECONDS
+    for pause in (*pauses, pauses[-1]):
+        assert pause <= seconds_until_back(lost, A) < SECONDS
 
 
-def test_a_host_that_stayed_long_after_its_return_is_looked_for_at_once(lost, search, clock):
+def test_a_host_that_stayed_long_after_its_return_is_looked_for_at_once(lost, search, monkeypatch):
+    monkeypatch.setattr(host_connections, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(host_connections, "FAILED_RETURN_SECONDS", (0.0, 0.0, SECONDS * 10))
     search.usable.add(A)
-    lost.add(A)
-    for _ in range(2):
-        lose_after_return(lost, A, clock, seconds=SETTLED_SECONDS)
-    clock.now += 1
-    wait_until_back(lost)
+    for _ in range(4):
+        assert seconds_until_back(lost, A) < SECONDS
 
 
-def test_no_host_is_tried_after_the_end(search, clock, build_plan):
+def test_no_host_is_tried_after_the_end(search, build_plan):
     before = threading.active_count()
-    lost = LostHosts(build_plan())
+    lost = LostHosts(build_plan(), search)
     lost.add(A)
-    clock.now += 1
     search.wait_for_try(A)
     lost.close()
-    end = time.monotonic() + SECONDS
-    while threading.active_count() > before:
-        assert time.monotonic() < end, "it still looks"
-        time.sleep(0.002)
+    assert threading.active_count() <= before
+    num_tries = len(search.tried)
+    time.sleep(0.05)
+    assert len(search.tried) == num_tries
+
+
+@pytest.mark.parametrize("is_usable", [True, False])
+def test_a_look_checks_a_host_without_output_and_keeps_its_connection(
+    fake_hosts, connections, prepared, build_plan, is_usable
+):
+    fake_hosts.differences["a"] = {} if is_usable else {"torch": "1.0"}
+    plan, host = build_plan(prepared=prepared), Host("a", 2)
+    with connections() as opened:
+        lost = LostHosts(plan, opened)
+        connection = lost._try(host)
+        assert (connection is not None) == is_usable
+        assert [each.is_closed for each in fake_hosts.opened] == [not is_usable]
+        if connection is not None:
+            assert connection.requests == ["facts", "claim", "get_ready"]  # torch is imported in the background
+            opened.adopt(connection)
+            (ready,), _ = opened.call([host])
+            assert ready.connection is connection

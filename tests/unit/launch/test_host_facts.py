@@ -181,6 +181,7 @@ HERE = HostFacts(
     data="da7a" * 16,
     config="c0f1" * 16,
     shares_run_folder=True,
+    newest_step=None,
     free_disk_bytes=50 * 10**9,
     time=1e9,
 )
@@ -222,6 +223,12 @@ def test_each_difference_is_one_message_with_host_both_values_and_what_to_do(dif
     (message,) = problems(**differences)
     assert [word for word in words if word not in message] == []
     assert message.endswith(".")
+
+
+def test_small_sizes_are_not_zero_gigabytes():
+    (message,) = problems(free_disk_bytes=5_120, plan=replace(PLAN, kept_bytes=3_200_000))
+    assert "b has 5.1 kB free for /runs/my" in message
+    assert "need 3.2 MB: free some space" in message
 
 
 def test_all_problems_are_reported_at_once():

@@ -23,7 +23,8 @@ SAFE = re.compile(r"[A-Za-z0-9._@:\[\]-]+")
         ("user@b:2", [Host("user@b", 2)]),
         ("_svc.train-1@gpu-07.rack_2.example.org", [Host("_svc.train-1@gpu-07.rack_2.example.org")]),
         ("10.0.0.1:4", [Host("10.0.0.1", 4)]),
-        ("[fe80::1]:2", [Host("[fe80::1]", 2)]),
+        ("[fd00::1]:2,user@[fd00::2]:2", [Host("[fd00::1]", 2), Host("user@[fd00::2]", 2)]),
+        ("[FD00::a:1]", [Host("[FD00::a:1]")]),
         ("me@[2001:db8::10.0.0.1]", [Host("me@[2001:db8::10.0.0.1]")]),
     ],
 )
@@ -71,8 +72,17 @@ def test_host_lists_are_parsed(text, hosts):
         "a:1.5",
         "a:2:3",
         "a:" + "9" * 5_000,
-        "fe80::1",
-        "[fe80::1",
+        "fd00::1",
+        "[fd00::1",
+        "[fd00::1]2",
+        "[fd00::1]:0",
+        "[fd00::1%eth0]",
+        "[fd00::1::2]",
+        "[1]",
+        "[10.0.0.1]",
+        "[::]",
+        "[ff02::1]",
+        "[fe80::1]",
         "[]",
         "[a;b]",
         "[fe80::1%eth0;x]",
@@ -92,6 +102,33 @@ def test_a_host_named_twice_is_refused(text):
 def test_the_error_quotes_the_wrong_name_and_gives_an_example():
     with pytest.raises(UsageError, match=r"'b;c' is not a host name .* --hosts a:2,user@b:2"):
         parse_hosts("a,b;c")
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("fd00::1:2", "write an IPv6 address in brackets, [fd00::1:2], or [fd00::1]:2 for 2 workers on fd00::1."),
+        ("a:2,me@fd00::1", "write an IPv6 address in brackets, me@[fd00::1]."),
+        ("2001:db8:0:0:0:0:0:1", "write an IPv6 address in brackets, [2001:db8:0:0:0:0:0:1]."),
+        ("::1", "write an IPv6 address in brackets, [::1]."),
+        ("[fe80::1]:2", "a link-local address, which has a meaning on one network card only: use the name of the host"),
+        ("[ff02::1]", "is not the address of one host"),
+        ("[fd00::1::2]", "is not an IPv6 address; for example --hosts [fd00::1]:2"),
+    ],
+)
+def test_how_to_write_an_ipv6_address_is_said(text, advice):
+    with pytest.raises(UsageError, match=re.escape(advice)):
+        parse_hosts(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "ssh_name"),
+    [("a", "a"), ("me@b", "me@b"), ("[fd00::1]", "fd00::1"), ("me@[fd00::2]", "me@fd00::2"), ("10.0.0.1", "10.0.0.1")],
+)
+def test_ssh_takes_ipv6_addresses_without_brackets_and_copies_with_them(name, ssh_name):
+    (host,) = parse_hosts(f"{name}:2")
+    assert (host.name, host.ssh_name, host.copy_name, host.text) == (name, ssh_name, name, f"{name}:2")
+    assert parse_hosts(name)[0].text == name
 
 
 @given(st.one_of(st.text(), st.text("ab1-_.@:[],; \n$'\\", max_size=12)))
@@ -119,7 +156,7 @@ def test_a_list_that_is_written_is_parsed_back(pairs):
 
 
 def test_only_this_machine_needs_no_ssh():
-    assert all(Host(name).is_this_machine for name in ("localhost", "127.0.0.1", socket.gethostname()))
+    assert all(Host(name).is_this_machine for name in ("localhost", "127.0.0.1", "[::1]", socket.gethostname()))
     assert not Host("elsewhere.example.org").is_this_machine
     assert not Host(f"me@{socket.gethostname()}").is_this_machine  # perhaps another user's account
 

@@ -1,7 +1,9 @@
 """Job files, checked with the programs and schemas that will read them, also with values that need quoting."""
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,8 +18,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dragoman.launch.hosts import Host
 from dragoman.launch.job_files.render import build_job_files, quote_yaml, quote_yaml_block, save_files, show_files
-from dragoman.launch.job_files.request import JobRequest, name_job, parse_time
+from dragoman.launch.job_files.request import JobRequest, choose_hosts, name_job, parse_time
 from dragoman.run.config import build_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.files import write_json
@@ -26,6 +29,8 @@ from dragoman.run.status import RunStatus
 
 ROOT = Path(__file__).parents[3]
 KINDS = ("slurm", "kubernetes", "docker")
+COMMANDS = ("mpirun", "srun", "torchrun")
+TWO_HOSTS = (Host("a", 2), Host("b", 2))
 HOSTILE = 'a b\'; touch $(id) `id` "$HOME" ${HOME:?} #c: {d} {{e}} {% f %} %j <&> ü🙂'
 CONFIG = '# mine\n[data]\nprepared = "prepared"\n'
 
@@ -42,6 +47,7 @@ def request_of(kind: str, **changes: Any) -> JobRequest:
     """Returns a request for 2 nodes with 2 workers and 2 GPUs each."""
     prepared = changes.pop("prepared", "prepared")
     mounted = {"data": Path.cwd()} if kind == "docker" else {}
+    named = {"hosts": TWO_HOSTS} if kind in ("mpirun", "torchrun") else {}
     known = {
         "config": Path("my.toml"),
         "settings": build_settings({"data": {"prepared": prepared}}),
@@ -50,7 +56,7 @@ def request_of(kind: str, **changes: Any) -> JobRequest:
         "workers_per_node": 2,
         "gpus_per_node": 2,
     }
-    return JobRequest(**(known | mounted | changes))
+    return JobRequest(**(known | mounted | named | changes))
 
 
 def build(kind: str, **changes: Any) -> dict[str, str]:
@@ -77,7 +83,7 @@ def run_quietly(*command: object, **options: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("pbs", {}, "--for is 'pbs'; it can be slurm, kubernetes or docker."),
+        ("pbs", {}, "--for is 'pbs'; it can be slurm, kubernetes, docker, mpirun, srun or torchrun."),
         ("slurm", {"workers_per_node": 3}, "6 workers on 2 nodes cannot share 4 virtual workers"),
         ("slurm", {"gpus_per_node": 1}, "--gpus-per-node 1 is not enough for 2 workers"),
         ("slurm", {"name": "My Job"}, "--name cannot be 'My Job'"),
@@ -89,8 +95,16 @@ def run_quietly(*command: object, **options: Any) -> None:
         ("slurm", {"run_dir": Path("a\nb")}, "has a character that cannot stand in a job file"),
         ("slurm", {"run_dir": Path("a\\b")}, "has a backslash"),
         ("slurm", {"overrides": ("model.preset=a\u2028b",)}, "has a character that cannot stand in a job file"),
-        ("slurm", {"image": "dragoman:1"}, "--image means nothing for slurm, only for kubernetes and docker"),
-        ("docker", {"time": "12:00:00"}, "--time means nothing for docker, only for slurm and kubernetes"),
+        (
+            "slurm",
+            {"image": "dragoman:1"},
+            "--image means nothing for slurm, only for kubernetes, docker",
+        ),
+        (
+            "docker",
+            {"time": "12:00:00"},
+            "--time means nothing for docker, only for slurm, srun, kubernetes",
+        ),
         ("docker", {"image": "a b"}, "--image cannot be 'a b'"),
         ("docker", {"data": Path("/elsewhere")}, "my.toml, but containers see only /elsewhere"),
         ("docker", {"run_dir": Path("../runs")}, "The run folder is "),
@@ -99,9 +113,21 @@ def run_quietly(*command: object, **options: Any) -> None:
         ("kubernetes", {"prepared": "/elsewhere"}, "data.prepared is /elsewhere, but containers see only /data"),
         ("kubernetes", {"run_dir": Path("/runs")}, "The run folder is /runs, but containers see only /data"),
         ("kubernetes", {"data": Path("/a:b")}, "--data /a:b has a colon"),
+        ("srun", {"hosts": TWO_HOSTS}, "--hosts means nothing for srun, only for mpirun, torchrun: leave it out."),
+        ("srun", {"time": "00:04:59"}, "--time 00:04:59 is too short"),
+        ("torchrun", {"ssh_config": Path("x")}, "--ssh-config means nothing for torchrun, only for mpirun"),
+        ("torchrun", {"hosts": None}, "--for torchrun needs the names of the 2 machines"),
+        ("torchrun", {"hosts": (Host("localhost", 1), Host("b", 1))}, "cannot reach the first host as localhost"),
+        ("mpirun", {"hosts": None}, "--for mpirun needs the names of the 2 machines, for example --hosts a:2,b:2."),
+        ("mpirun", {"hosts": (Host("a", 3), Host("b", 2))}, "5 workers on 2 nodes cannot share 4 virtual workers"),
+        ("mpirun", {"hosts": (Host("me@a", 1),)}, "mpirun cannot use 'me@a', only letters, digits, - and dots"),
+        ("mpirun", {"ssh_config": Path("none")}, "--ssh-config: there is no file "),
+        ("mpirun", {"ssh_config": Path("my.toml"), "cwd": "a folder"}, "has a space, which mpirun cannot pass to ssh"),
     ],
 )
-def test_requests_that_could_not_run_are_refused(kind, changes, message):
+def test_requests_that_could_not_run_are_refused(kind, changes, message, monkeypatch: pytest.MonkeyPatch):
+    if folder := changes.pop("cwd", None):
+        monkeypatch.chdir(Path.cwd().rename(Path.cwd().with_name(folder)))
     with pytest.raises(UsageError, match=re.escape(message)):
         build(kind, **changes)
 
@@ -281,6 +307,118 @@ def test_any_arguments_reach_the_workers_unchanged(data: Path, stubs: Path, run,
     run_dir = f"{data}/runs/x{run}"
     assert words == ["train", f"{data}/my.toml", "--run-dir", run_dir, "--set", override, "--continue"]
     assert Path("asked_about").read_text(encoding="utf-8") == f"{run_dir}\0"
+
+
+def test_a_single_task_trains_with_one_worker():
+    # srun gives it no rank of its own, so it would start a worker for each core.
+    assert "--workers 1 --continue" in script_of(num_nodes=1, workers_per_node=1)
+    assert "--workers" not in script_of()
+
+
+# Commands
+
+
+@pytest.fixture
+def launchers(stubs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Launchers that only write down their arguments; none of the variables that are passed on is set."""
+    for name in COMMANDS:
+        (stubs / name).write_text('#!/bin/bash\nprintf \'%s\\0\' "$OMP_NUM_THREADS" "$@"\n')
+        (stubs / name).chmod(0o755)
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    return stubs
+
+
+def words_of(kind: str, launchers: Path, **changes: Any) -> tuple[str, list[str]]:
+    """Copies what is printed into a shell in another folder; returns OMP_NUM_THREADS and the launcher's arguments."""
+    (text,) = build(kind, **changes).values()
+    environment = {"PATH": f"{launchers}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", text], cwd="/", env=environment, capture_output=True, check=True, timeout=30)
+    threads, *words = done.stdout.decode().split("\0")[:-1]
+    return threads, words
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_any_shell_starts_this_installation_with_absolute_paths(data: Path, launchers: Path, kind):
+    changes = {"run_dir": Path(HOSTILE), "overrides": (HOSTILE,), "num_nodes": 1}
+    _, words = words_of(kind, launchers, **changes, **({} if kind == "srun" else {"hosts": (Host("a", 2),)}))
+    changed = ["--set", HOSTILE, "--set", f"data.prepared={data}/prepared"]
+    train = ["train", f"{data}/my.toml", "--run-dir", f"{data}/{HOSTILE}", *changed, "--continue"]
+    assert words[-len(train) - 1 :] == [f"{launchers}/dragoman", *train]
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_command_is_one_that_shellcheck_accepts(kind, tmp_path: Path):
+    (text,) = build(kind, run_dir=Path(HOSTILE)).values()
+    (tmp_path / "command.sh").write_text(text, encoding="utf-8")
+    run_quietly(program("shellcheck"), "--shell=sh", "--exclude=SC2016", tmp_path / "command.sh")
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("mpirun", True), ("srun", True), ("torchrun", False)])
+def test_a_worker_without_a_rank_is_told_to_stay_alone(launchers: Path, kind, is_told):
+    alone = {"num_nodes": 1, "workers_per_node": 1}
+    _, words = words_of(kind, launchers, **alone, **({} if kind == "srun" else {"hosts": None}))
+    assert (words[-3:] == ["--workers", "1", "--continue"]) == is_told
+
+
+def test_mpirun_gets_hosts_ssh_config_and_variables(data: Path, launchers: Path, monkeypatch: pytest.MonkeyPatch):
+    (data / "ssh_config").touch()
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("MASTER_ADDR", "a")
+    _, words = words_of("mpirun", launchers, ssh_config=Path("ssh_config"), cpus_per_worker=3)
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    agent = ["--mca", "plm_rsh_agent", f"ssh -F {data}/ssh_config"]
+    expected = ["-H", "a:2,b:2", "--bind-to", "none", *root, *agent, "-x", "OMP_NUM_THREADS=3", "-x", "MASTER_ADDR=a"]
+    assert words[: len(expected) + 1] == [*expected, f"{launchers}/dragoman"]
+
+
+def test_mpirun_alone_uses_this_machine(launchers: Path):
+    _, words = words_of("mpirun", launchers, num_nodes=1, hosts=None)
+    assert words[:2] == ["-H", "localhost:2"]
+
+
+def test_srun_gets_the_options_of_the_request(launchers: Path):
+    _, words = words_of("srun", launchers, partition="gpu", time="1-00:00:00", cpus_per_worker=3)
+    assert words[: words.index(f"{launchers}/dragoman")] == [
+        "--job-name=my", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=3", "--gpus-per-node=2",
+        "--partition=gpu", "--time=1-00:00:00", "--signal=TERM@120", "--kill-on-bad-exit=1",
+    ]  # fmt: skip
+
+
+def test_srun_gets_no_other_options(launchers: Path):
+    _, words = words_of("srun", launchers, gpus_per_node=0)
+    assert not [word for word in words if word.startswith(("--gpus", "--partition", "--time", "--signal"))]
+    assert "--cpus-per-task=4" in words
+
+
+@pytest.mark.parametrize(("cpus_per_worker", "threads"), [(None, ""), (3, "3")])
+def test_torchrun_on_one_machine_needs_no_address(launchers: Path, cpus_per_worker, threads):
+    changes = {"num_nodes": 1, "hosts": None, "cpus_per_worker": cpus_per_worker}
+    found, words = words_of("torchrun", launchers, **changes)
+    assert words[:2] == ["--standalone", "--nproc-per-node=2"]
+    assert found == threads
+
+
+def test_torchrun_has_a_command_for_each_host(launchers: Path):
+    run = pytest.importorskip("torch.distributed.run")
+    (text,) = build("torchrun", hosts=(Host("me@a", 3), Host("b", 1))).values()
+    _, *commands = re.split(r"^# On (?:me@a|b):$", text, flags=re.MULTILINE)
+    for rank, (command, num_workers) in enumerate(zip(commands, "31", strict=True)):
+        program_name, *words = shlex.split(command.replace("\\\n", ""))
+        asked = run.parse_args(words)
+        assert program_name == f"{launchers}/torchrun"
+        assert (asked.nnodes, asked.nproc_per_node, asked.node_rank) == ("2", num_workers, rank)
+        assert (asked.master_addr, asked.master_port) == ("a", 29_500)
+        assert asked.no_python
+        assert asked.training_script == f"{launchers}/dragoman"
+
+
+def test_hosts_without_a_number_get_the_workers_of_each_node():
+    assert choose_hosts("a:3,b", None, workers_per_node=2) == (Host("a", 3), Host("b", 2))
+    assert choose_hosts("a,b", 2, workers_per_node=2) == TWO_HOSTS
+    assert choose_hosts(None, 2, workers_per_node=2) is None
+    with pytest.raises(UsageError, match="--nodes 3 does not fit the 2 hosts in --hosts"):
+        choose_hosts("a,b", 3, workers_per_node=1)
 
 
 # Kubernetes
@@ -466,11 +604,11 @@ def test_no_registry_is_named(kind):
     assert hosts <= {"trainer.kubeflow.org", "jobset.sigs.k8s.io", "nvidia.com"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *COMMANDS])
 def test_files_say_how_to_use_them_and_continue_the_run(kind):
     text = show_files(build(kind))
     start = {"slurm": "sbatch FILE", "kubernetes": "kubectl apply --filename FILE", "docker": "docker compose"}
-    assert start[kind] in text
+    assert start.get(kind, f"dragoman stop {Path.cwd()}/runs/my") in text
     assert "--continue" in text
     assert all(text.endswith("\n") for text in build(kind).values())
 

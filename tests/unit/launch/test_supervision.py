@@ -1,5 +1,6 @@
 """A run over many attempts, with real host programs and scripted workers: what is tried again, what is reported."""
 
+import json
 import os
 import signal
 import socket
@@ -13,10 +14,10 @@ import psutil
 import pytest
 from scripted_worker import Acts, read_starts, write_script
 
-from dragoman.cluster.environment import CAUSE_VARIABLE, RESUMED_VARIABLE
+from dragoman.cluster.environment import IS_RESTART_RECORDED_VARIABLE, RESUMED_VARIABLE
 from dragoman.launch import attempt as attempt_module
 from dragoman.launch import host_connections, supervision
-from dragoman.launch.connection import Connection
+from dragoman.launch.connection import LAUNCHER_GONE, Connection
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.launch.supervision import supervise
 from dragoman.run.budget import Budget, MeasuredSeconds, SpentRecord, read_spent
@@ -47,6 +48,13 @@ class Supervised:
 
     def environments(self, rank: int) -> list[dict[str, str]]:
         return [start["environment"] for start in read_starts(self.run.path, rank)]
+
+    def restarts(self) -> list[dict[str, Any]]:
+        """Returns the records of restarts."""
+        if not self.run.metrics.exists():
+            return []
+        records = [json.loads(line) for line in self.run.metrics.read_text(encoding="utf-8").splitlines()]
+        return [record for record in records if record["kind"] == "restart"]
 
     def are_workers_gone(self) -> bool:
         pids = [start["pid"] for rank in range(4) for start in read_starts(self.run.path, rank)]
@@ -86,7 +94,7 @@ def _handlers_are_restored():
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
-def test_a_killed_worker_is_restarted_with_the_others_and_they_get_the_cause(supervised):
+def test_a_killed_worker_is_restarted_with_the_others_and_the_cause_is_recorded(supervised):
     request_stop(supervised.run)  # a request from before the start does not count
     reason = supervised.supervise(
         rank0=[["step 3", "meet", "work"], FINISHING], rank1=[["step 3", "meet", "signal SIGKILL"], FINISHING]
@@ -96,7 +104,11 @@ def test_a_killed_worker_is_restarted_with_the_others_and_they_get_the_cause(sup
     cause = f"Worker 1 on {socket.gethostname()} was killed (SIGKILL), perhaps because the machine ran out of memory."
     assert supervised.said == [f"{cause} Starting again from the newest checkpoint."]
     for rank in (0, 1):
-        assert [environment[CAUSE_VARIABLE] for environment in supervised.environments(rank)] == ["", cause]
+        recorded = [environment[IS_RESTART_RECORDED_VARIABLE] for environment in supervised.environments(rank)]
+        assert recorded == ["", "1"]
+    (record,) = supervised.restarts()
+    assert (record["cause"], record["workers"], record["step"]) == (cause, 2, 0)
+    assert record["time"] == pytest.approx(time.time(), abs=SECONDS)
     status = read_status(supervised.run)
     assert (status.num_restarts, status.last_restart_cause, status.step) == (1, cause, 9)
     assert supervised.are_workers_gone()
@@ -271,7 +283,7 @@ def test_a_run_over_two_hosts_names_them_and_ends_their_programs(supervised, cap
     places = [tuple(start[name] for name in names) for rank in range(3) for start in supervised.environments(rank)]
     assert places == [("0", "0", "3"), ("1", "1", "3"), ("2", "0", "3")]
     assert [(host.name, host.workers) for host in read_status(supervised.run).hosts] == [("one", 2), ("two", 1)]
-    assert [connection.is_program_over for connection in connections] == [True, True]
+    assert [connection._process.poll() for connection in connections] == [LAUNCHER_GONE] * 2
     for connection in connections:
         connection._output_thread.join(SECONDS)
     assert "[two] text of a worker" in capsys.readouterr().out
@@ -287,3 +299,89 @@ def test_a_host_that_is_not_up_at_the_start_is_an_error(supervised):
 def test_more_workers_than_virtual_workers_are_refused(supervised):
     with pytest.raises(UsageError, match="3 workers cannot share 2 virtual workers"):
         supervised.supervise(Host("one", 1), Host("two", 2), changes={"max_workers": 2}, rank0=[FINISHING])
+
+
+# Restarts
+
+
+def test_every_restart_is_recorded_even_if_the_attempt_ends_before_its_first_step(supervised):
+    dying = ["exit 3"]
+    supervised.run.checkpoint(7).mkdir(parents=True)
+    assert supervised.supervise(rank0=[["step 8", *dying], dying, ["load 0.1", *dying], FINISHING]) == "steps"
+    restarts = supervised.restarts()
+    assert len(restarts) == read_status(supervised.run).num_restarts == 3
+    assert [record["step"] for record in restarts] == [7] * 3  # where it continues
+    cause = f"Worker 0 on {socket.gethostname()} ended with exit code 3 and gave no reason."
+    assert {record["cause"] for record in restarts} == {cause}
+
+
+@pytest.mark.slow
+def test_a_host_whose_connection_closed_is_connected_again_at_once(supervised, monkeypatch):
+    """It is not looked for as a lost one, and its last program, which holds its folder, has ended."""
+    opened: list[Connection] = []
+
+    def connect(*arguments: Any) -> Connection:
+        opened.append(Connection(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(host_connections, "Connection", connect)
+    supervised.when_running(lambda: opened[0]._process.kill(), step=3)
+    assert supervised.supervise(Host("one", 1), rank0=[["step 3", "work"], FINISHING]) == "steps"
+    assert len(opened) == 2
+    (record,) = supervised.restarts()
+    assert record["cause"].startswith("The connection to one ended: its program ended with code -9")
+    assert not any("Waiting for hosts" in message for message in supervised.said)
+    assert supervised.are_workers_gone()
+
+
+# Stops
+
+
+def stop_after(seconds: float) -> float:
+    """Sends this process a stop signal after some seconds; returns when, by time.monotonic()."""
+    threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    return time.monotonic() + seconds
+
+
+def test_a_stop_during_the_checks_of_hosts_ends_within_seconds(supervised, monkeypatch):
+    monkeypatch.setattr(host_connections, "Connection", Connection)
+    stopped_at = stop_after(0.5)
+    with pytest.raises(UserError, match="Stopped before the run had anything to save"):
+        supervised.supervise(Host("frozen", 1), rank0=[FINISHING])
+    assert time.monotonic() - stopped_at < 8
+    assert supervised.environments(0) == []
+
+
+def test_a_stop_while_workers_hang_in_their_start_ends_them(supervised, monkeypatch):
+    assert attempt_module.STOP_SECONDS + attempt_module.REPEAT_SECONDS <= 8
+    monkeypatch.setattr(attempt_module, "STOP_SECONDS", 0.5)
+    begin = time.monotonic()
+    supervised.when_running(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(UserError, match="Stopped before the run had anything to save"):
+        supervised.supervise(rank0=[["load 100"]], rank1=[["wait rank 0"]])
+    assert time.monotonic() - begin < SECONDS / 2
+    assert supervised.are_workers_gone()
+
+
+def test_a_stop_while_workers_wait_for_each_other_in_vain_ends_them(supervised, monkeypatch):
+    """As after a link that broke without a word."""
+    monkeypatch.setattr(attempt_module, "STOP_SECONDS", 0.5)
+    supervised.run.checkpoint(3).mkdir(parents=True)
+    supervised.when_running(lambda: os.kill(os.getpid(), signal.SIGTERM), step=3)
+    waiting = [["ignore SIGTERM", "step 3", "wait the gradients"]]
+    assert supervised.supervise(rank0=waiting, rank1=waiting) == "signal"
+    assert supervised.are_workers_gone()
+
+
+def test_a_stop_while_waiting_for_hosts_ends_the_run(supervised, monkeypatch):
+    call = host_connections.HostConnections.call
+
+    def lose_after_the_first_attempt(connections: Any, hosts: Any) -> Any:
+        if not supervised.environments(0):
+            return call(connections, hosts)
+        stop_after(0.3)
+        return [], dict.fromkeys(hosts, "It is lost.")
+
+    monkeypatch.setattr(host_connections.HostConnections, "call", lose_after_the_first_attempt)
+    assert supervised.supervise(rank0=[["step 3", "signal SIGKILL"]]) == "signal"
+    assert "Waiting for hosts: 0 of at least 1 are up." in supervised.said

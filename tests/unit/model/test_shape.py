@@ -1,6 +1,8 @@
 """Model shapes: the exact number of parameters, operations per token, and errors for shapes that cannot be."""
 
 import dataclasses
+import json
+from typing import get_args
 
 import pytest
 import torch
@@ -21,8 +23,10 @@ from dragoman.model.shape import (
     training_flops_per_target_token,
 )
 from dragoman.model.transformer import Transformer
-from dragoman.run.config import ModelSettings
+from dragoman.run.config import Activation, Embeddings, ModelSettings, Norm, Positions
 from dragoman.run.errors import UsageError
+
+CHOICES = ("norm", "activation", "embeddings", "positions", "attention_bias", "output_bias", "norm_epsilon")
 
 
 def build_without_memory(shape: ModelShape) -> Transformer:
@@ -60,32 +64,46 @@ def test_separate_vocabularies_add_one_source_embedding_to_transformer_base():
     assert num_built(build_without_memory(shape)) == count_parameters(shape)
 
 
-shapes = st.builds(
-    lambda head_size, heads, feed_forward, encoder_layers, decoder_layers, source, target, shares: make_shape(
-        width=2 * head_size * heads,
+@st.composite
+def shapes(draw: st.DrawFn) -> ModelShape:
+    heads, target_vocab_size, shares = draw(st.integers(1, 4)), draw(st.integers(1, 90)), draw(st.booleans())
+    return make_shape(
+        width=2 * heads * draw(st.integers(1, 5)),
         heads=heads,
-        feed_forward=feed_forward,
-        encoder_layers=encoder_layers,
-        decoder_layers=decoder_layers,
-        source_vocab_size=target if shares else source,
-        target_vocab_size=target,
+        feed_forward=draw(st.integers(1, 50)),
+        encoder_layers=draw(st.integers(1, 3)),
+        decoder_layers=draw(st.integers(1, 3)),
+        source_vocab_size=target_vocab_size if shares else draw(st.integers(1, 90)),
+        target_vocab_size=target_vocab_size,
         shares_vocabulary=shares,
-    ),
-    st.integers(1, 5),
-    st.integers(1, 4),
-    st.integers(1, 50),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 90),
-    st.integers(1, 90),
-    st.booleans(),
-)
+        norm=draw(st.sampled_from(get_args(Norm))),
+        activation=draw(st.sampled_from(get_args(Activation))),
+        embeddings=draw(st.sampled_from(get_args(Embeddings))),
+        positions=draw(st.sampled_from(get_args(Positions))),
+        attention_bias=draw(st.booleans()),
+        output_bias=draw(st.booleans()),
+        norm_epsilon=draw(st.floats(1e-9, 1)),
+    )
 
 
-@settings(max_examples=40)
-@given(shapes)
+@settings(max_examples=50)
+@given(shapes())
 def test_counting_agrees_with_building(shape):
     assert count_parameters(shape) == num_built(build_without_memory(shape))
+
+
+@settings(max_examples=30)
+@given(shapes())
+def test_every_weight_of_a_layers_matrix_costs_two_operations_per_token(shape):
+    """With as many source as target tokens; embeddings are looked up, and the softmax uses one of them."""
+    layers = build_without_memory(shape).named_parameters()
+    in_layers = sum(weight.numel() for name, weight in layers if "layers" in name and weight.dim() == 2)
+    assert forward_flops_per_target_token(shape) == 2 * (in_layers + shape.target_vocab_size * shape.width)
+
+
+@given(shapes())
+def test_a_shape_survives_being_saved_as_json(shape):
+    assert shape_from_dict(json.loads(json.dumps(dataclasses.asdict(shape)))) == shape
 
 
 @pytest.mark.parametrize(
@@ -95,6 +113,8 @@ def test_counting_agrees_with_building(shape):
         ("transformer-big", 1024, 4096, 16, 6, 6, 0.3),
         ("small", 256, 1024, 4, 3, 3, 0.1),
         ("tiny", 128, 512, 4, 2, 2, 0.1),
+        ("deep-encoder", 512, 2048, 8, 12, 1, 0.1),
+        ("small-deep-encoder", 256, 1024, 4, 6, 1, 0.1),
     ],
 )
 def test_presets_are_the_documented_shapes(name, width, feed_forward, heads, encoder_layers, decoder_layers, dropout):
@@ -120,7 +140,7 @@ def test_an_unknown_preset_is_answered_with_the_nearest(wrong, meant):
 
 
 def test_a_preset_like_no_other_still_lists_the_known_ones():
-    with pytest.raises(UsageError, match="transformer-base, transformer-big, small, tiny"):
+    with pytest.raises(UsageError, match=", ".join(preset_names())):
         load_preset("ßßß")
 
 
@@ -146,9 +166,39 @@ def test_settings_override_a_preset_and_the_corpus_decides_the_vocabulary():
     assert shape == expected
 
 
-def test_a_shape_survives_being_saved_as_plain_values():
-    shape = make_shape(shares_vocabulary=False)
-    assert shape_from_dict(dataclasses.asdict(shape)) == shape
+def test_settings_choose_the_architecture():
+    settings = ModelSettings(norm="post", activation="swiglu", embeddings="untied", positions="marian")
+    settings = settings.model_copy(update={"attention_bias": True, "output_bias": True, "norm_epsilon": 1e-5})
+    shape = resolve_shape(settings, source_vocab_size=100, target_vocab_size=100, shares_vocabulary=True)
+    assert (shape.norm, shape.activation, shape.embeddings, shape.positions) == ("post", "swiglu", "untied", "marian")
+    assert (shape.attention_bias, shape.output_bias, shape.norm_epsilon) == (True, True, 1e-5)
+
+
+def test_a_shape_saved_before_there_were_choices_is_the_default_one():
+    saved = {name: value for name, value in dataclasses.asdict(make_shape()).items() if name not in CHOICES}
+    assert shape_from_dict(saved) == make_shape()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"norm": "sideways"}, "norm = 'sideways'"),
+        ({"activation": None}, "no value for activation"),
+        ({"attention_bias": "yes"}, "attention_bias"),
+        ({"norm_epsilon": 0.0}, "norm_epsilon"),
+        ({"width": "16"}, "width"),
+        ({"heads": 0}, "heads"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"target_vocab_size": -40}, "vocabularies of 40 and -40"),
+        ({"source_vocab_size": 10**13}, "vocabularies"),
+        ({"source_vocab_size": True}, "vocabularies"),
+        ({"shares_vocabulary": 1}, "share a vocabulary"),
+    ],
+    ids=str,
+)
+def test_a_saved_shape_with_a_value_no_run_has_is_an_error(change, words):
+    with pytest.raises(ValueError, match=f"^model shape.*{words}"):
+        shape_from_dict(dataclasses.asdict(make_shape()) | change)
 
 
 @pytest.mark.parametrize("change", [{"new_field": 1}, {"width": None}])
@@ -169,6 +219,13 @@ def test_a_saved_shape_with_other_fields_is_an_error(change):
         ("source_vocab_size", 41),
         ("target_vocab_size", 41),
         ("shares_vocabulary", False),
+        ("norm", "post"),
+        ("activation", "gelu"),
+        ("embeddings", "untied"),
+        ("positions", "marian"),
+        ("attention_bias", True),
+        ("output_bias", True),
+        ("norm_epsilon", 1e-5),
     ],
 )
 def test_shapes_differ_in_everything_that_makes_weights_mean_something_else(name, value):

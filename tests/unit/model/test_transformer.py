@@ -5,106 +5,14 @@ import math
 
 import pytest
 import torch
+from reference_model import build_batch, build_model, decode_all, reference_positions, reference_states
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer, sinusoidal_positions
 
 SHAPE = ModelShape(24, 40, 3, 2, 2, 0.0, 0.0, 0.0, source_vocab_size=19, target_vocab_size=19)
 SEPARATE = dataclasses.replace(SHAPE, source_vocab_size=23, shares_vocabulary=False)
-
-
-def build_model(shape: ModelShape = SHAPE, seed: int = 0) -> Transformer:
-    """Every weight random, gains and biases too: what starts at zero or one would hide mistakes."""
-    torch.manual_seed(seed)
-    model = Transformer(shape).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return model
-
-
-def build_batch(shape: ModelShape, lengths: tuple[int, ...] = (7, 3, 5), target_length: int = 6) -> tuple[Tensor, ...]:
-    torch.manual_seed(1)
-    source_lengths = torch.tensor(lengths)
-    source = torch.randint(4, shape.source_vocab_size, (len(lengths), max(lengths)))
-    source[torch.arange(max(lengths)) >= source_lengths[:, None]] = 0
-    target = torch.randint(1, shape.target_vocab_size, (len(lengths), target_length))
-    return source, source_lengths, target
-
-
-# The reference: torch's layers, fed with our weights.
-
-
-def reference_positions(num_positions: int, width: int) -> Tensor:
-    rows = []
-    for position in range(num_positions):
-        angles = [position / 10_000 ** (i / (width // 2 - 1)) for i in range(width // 2)]
-        rows.append([math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles])
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def reference_embedding(tokens: Tensor, table: Tensor) -> Tensor:
-    width = table.shape[1]
-    return table[tokens] * width**0.5 + reference_positions(tokens.shape[1], width)
-
-
-def copy_module(reference: nn.Module, ours: nn.Module) -> None:
-    reference.load_state_dict(ours.state_dict())
-
-
-@torch.no_grad()
-def copy_attention(reference: nn.MultiheadAttention, packed: Tensor, output: Tensor) -> None:
-    reference.in_proj_weight.copy_(packed)
-    reference.in_proj_bias.zero_()
-    reference.out_proj.weight.copy_(output)
-    reference.out_proj.bias.zero_()
-
-
-def layer_options(shape: ModelShape) -> dict[str, object]:
-    sizes = {"d_model": shape.width, "nhead": shape.heads, "dim_feedforward": shape.feed_forward, "dropout": 0.0}
-    return sizes | {"layer_norm_eps": 1e-6, "batch_first": True, "norm_first": True, "dtype": torch.float64}
-
-
-def reference_encoder_layer(ours: nn.Module, shape: ModelShape) -> nn.TransformerEncoderLayer:
-    layer = nn.TransformerEncoderLayer(**layer_options(shape))
-    copy_attention(layer.self_attn, ours.attention.query_key_value.weight, ours.attention.output.weight)
-    copy_module(layer.linear1, ours.feed_forward.inner)
-    copy_module(layer.linear2, ours.feed_forward.outer)
-    copy_module(layer.norm1, ours.attention_norm)
-    copy_module(layer.norm2, ours.feed_forward_norm)
-    return layer
-
-
-def reference_decoder_layer(ours: nn.Module, shape: ModelShape) -> nn.TransformerDecoderLayer:
-    layer = nn.TransformerDecoderLayer(**layer_options(shape))
-    cross = ours.cross_attention
-    copy_attention(layer.self_attn, ours.attention.query_key_value.weight, ours.attention.output.weight)
-    copy_attention(layer.multihead_attn, torch.cat([cross.query.weight, cross.key_value.weight]), cross.output.weight)
-    copy_module(layer.linear1, ours.feed_forward.inner)
-    copy_module(layer.linear2, ours.feed_forward.outer)
-    copy_module(layer.norm1, ours.attention_norm)
-    copy_module(layer.norm2, ours.cross_attention_norm)
-    copy_module(layer.norm3, ours.feed_forward_norm)
-    return layer
-
-
-def reference_states(model: Transformer, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-    """Layers stay in training mode (dropout is 0): in evaluation mode torch would take a fused path of its own."""
-    shape = model.shape
-    is_padding = torch.arange(source.shape[1]) >= source_lengths[:, None]
-    source_table = model.target_embedding if model.source_embedding is None else model.source_embedding
-    memory = reference_embedding(source, source_table)
-    for ours in model.encoder.layers:
-        memory = reference_encoder_layer(ours, shape)(memory, src_key_padding_mask=is_padding)
-    memory = model.encoder.norm(memory)
-    states = reference_embedding(target, model.target_embedding)
-    causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-    for ours in model.decoder.layers:
-        layer = reference_decoder_layer(ours, shape)
-        states = layer(states, memory, tgt_mask=causal, memory_key_padding_mask=is_padding)
-    return model.decoder.norm(states)
 
 
 @pytest.mark.parametrize("shape", [SHAPE, SEPARATE], ids=["shared", "separate"])
@@ -136,7 +44,7 @@ def test_gradients_equal_those_through_torchs_own_layers(shape):
 
 
 def test_single_precision_agrees_with_double():
-    model = build_model()
+    model = build_model(SHAPE)
     batch = build_batch(SHAPE)
     with torch.no_grad():
         in_double = model(*batch)
@@ -145,7 +53,7 @@ def test_single_precision_agrees_with_double():
 
 @torch.no_grad()
 def test_a_sentence_does_not_feel_its_neighbours_or_its_padding():
-    model = build_model()
+    model = build_model(SHAPE)
     source, lengths, target = build_batch(SHAPE)
     together = model(source, lengths, target)
     for row in range(len(lengths)):
@@ -155,7 +63,7 @@ def test_a_sentence_does_not_feel_its_neighbours_or_its_padding():
 
 @torch.no_grad()
 def test_what_stands_in_padded_positions_does_not_matter():
-    model = build_model()
+    model = build_model(SHAPE)
     source, lengths, target = build_batch(SHAPE)
     scribbled = source.clone()
     scribbled[torch.arange(source.shape[1]) >= lengths[:, None]] = 11
@@ -165,7 +73,7 @@ def test_what_stands_in_padded_positions_does_not_matter():
 
 @torch.no_grad()
 def test_the_decoder_never_looks_ahead():
-    model = build_model()
+    model = build_model(SHAPE)
     source, lengths, target = build_batch(SHAPE)
     changed = target.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % SHAPE.target_vocab_size
@@ -174,19 +82,13 @@ def test_the_decoder_never_looks_ahead():
     assert not torch.allclose(before[:, 4:], after[:, 4:], atol=1e-3)
 
 
-@torch.no_grad()
-def decode_all(model: Transformer, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-    state = model.start_decoding(source, lengths)
-    return torch.stack([model.decode_next(token, state) for token in target.unbind(1)], dim=1)
-
-
 @pytest.mark.parametrize("shape", [SHAPE, SEPARATE], ids=["shared", "separate"])
 @pytest.mark.parametrize("lengths", [(7, 3, 5), (4, 4)], ids=["padded", "full"])
 @torch.no_grad()
 def test_decoding_with_a_cache_gives_the_teacher_forced_scores(shape, lengths):
     model = build_model(shape)
     batch = build_batch(shape, lengths)
-    expected = linear(model(*batch), model.target_embedding)
+    expected = model(*batch) @ model.target_embedding.T
     torch.testing.assert_close(decode_all(model, *batch), expected, atol=1e-5, rtol=0)
 
 
@@ -194,13 +96,13 @@ def test_decoding_with_a_cache_gives_the_teacher_forced_scores(shape, lengths):
 def test_decoding_past_the_prepared_positions_goes_on_correctly():
     shape = dataclasses.replace(SHAPE, encoder_layers=1, decoder_layers=1)
     batch = build_batch(shape, lengths=(300, 2), target_length=270)
-    expected = linear(build_model(shape)(*batch), build_model(shape).target_embedding)
+    expected = build_model(shape)(*batch) @ build_model(shape).target_embedding.T
     torch.testing.assert_close(decode_all(build_model(shape), *batch), expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_reordered_hypotheses_continue_from_their_own_past():
-    model = build_model()
+    model = build_model(SHAPE)
     source, lengths, target = build_batch(SHAPE, lengths=(7, 3, 5))
     state = model.start_decoding(source, lengths)
     for token in target[:, :3].unbind(1):
@@ -209,7 +111,7 @@ def test_reordered_hypotheses_continue_from_their_own_past():
     state.select_targets(rows)
     state.select_sources(rows)
     continued = model.decode_next(target[rows, 3], state)
-    expected = linear(model(source[rows], lengths[rows], target[rows, :4])[:, -1], model.target_embedding)
+    expected = model(source[rows], lengths[rows], target[rows, :4])[:, -1] @ model.target_embedding.T
     torch.testing.assert_close(continued, expected, atol=1e-5, rtol=0)
 
 

@@ -21,8 +21,7 @@ from dragoman.monitoring.watcher import (
     RunWatcher,
     Watcher,
     openseq2seq_duration,
-    read_predicted_seconds,
-    read_recorded_seconds,
+    read_known_speed,
 )
 from dragoman.run.folder import RunFolder
 from dragoman.run.units import format_seconds
@@ -346,9 +345,9 @@ def test_the_last_prediction_for_the_same_number_of_workers_counts(run):
         prediction_values(2.0),
         prediction_values(3.0, workers=4),
     )
-    assert read_predicted_seconds(run, 2) == 2.0
-    assert read_predicted_seconds(run, 4) == 3.0
-    assert read_predicted_seconds(run, 8) is None
+    assert read_known_speed(run, 2).predicted == 2.0
+    assert read_known_speed(run, 4).predicted == 3.0
+    assert read_known_speed(run, 8).predicted is None
 
 
 def train_values(seconds: float) -> dict[str, object]:
@@ -357,19 +356,19 @@ def train_values(seconds: float) -> dict[str, object]:
 
 def test_a_resumed_run_knows_the_speed_it_recorded_last_with_as_many_workers(run):
     write_records(run, prediction_values(9.0), *(train_values(seconds) for seconds in (5.0, 1.0, 2.0, 3.0, 2.0, 9.0)))
-    assert read_recorded_seconds(run, 2) == 2.0
-    assert read_recorded_seconds(run, 4) is None
+    assert read_known_speed(run, 2).recorded == 2.0
+    assert read_known_speed(run, 4).recorded is None
     restart = {"kind": "restart", "step": 1, "workers": 4}
     write_records(run, prediction_values(9.0), train_values(5.0), restart, train_values(7.0))
-    assert read_recorded_seconds(run, 4) == 7.0
-    assert read_recorded_seconds(run, 2) is None
+    assert read_known_speed(run, 4).recorded == 7.0
+    assert read_known_speed(run, 2).recorded is None
     write_records(run, train_values(5.0))
-    assert read_recorded_seconds(run, 2) is None
+    assert read_known_speed(run, 2).recorded is None
 
 
 def test_a_run_without_records_has_no_prediction(run):
-    assert read_recorded_seconds(run, 2) is None
-    assert read_predicted_seconds(run, 2) is None
+    assert read_known_speed(run, 2).recorded is None
+    assert read_known_speed(run, 2).predicted is None
 
 
 @settings(max_examples=30)
@@ -377,6 +376,6 @@ def test_a_run_without_records_has_no_prediction(run):
 def test_a_damaged_prediction_is_none(tmp_path_factory, damage):
     run = RunFolder(tmp_path_factory.mktemp("run"))
     write_records(run, {"kind": "prediction", "step": 0, "workers": 2, "seconds_per_step": damage})
-    assert read_predicted_seconds(run, 2) is None
+    assert read_known_speed(run, 2).predicted is None
     write_records(run, prediction_values([damage]))
-    assert read_predicted_seconds(run, 2) is None
+    assert read_known_speed(run, 2).predicted is None

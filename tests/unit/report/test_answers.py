@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from run_folders import (
     NUM_PARAMETERS,
@@ -16,19 +17,22 @@ from run_folders import (
 )
 
 from dragoman.report.answers.files import answer_checkpoint_files, answer_checkpoint_size, answer_training_set
-from dragoman.report.answers.learning import answer_learning_rate, answer_overfitting, answer_trained
+from dragoman.report.answers.learning import answer_overfitting, answer_trained
+from dragoman.report.answers.learning_rate import answer_learning_rate
 from dragoman.report.answers.network import ONE_WORKER, answer_network, answer_traffic
 from dragoman.report.answers.speed import (
     answer_devices,
     answer_duration,
     answer_steps,
-    describe_hours,
     explain_outliers,
 )
 from dragoman.report.compose import report_findings
+from dragoman.report.durations import describe_exactly
 from dragoman.report.evidence import StatedFacts, read_evidence
 from dragoman.report.findings import Findings
+from dragoman.report.learning_rates import LearningRates, follow_plateaus
 from dragoman.report.rendering import describe_bottleneck
+from dragoman.run.config import TrainingSettings
 from dragoman.run.folder import RunFolder
 
 
@@ -56,7 +60,7 @@ def run(tmp_path) -> RunFolder:
     ("seconds", "words"), [(0, "0 seconds"), (119, "119 seconds"), (600, "10 minutes"), (9_000, "2.5 hours (2:30:00)")]
 )
 def test_durations_in_words(seconds, words):
-    assert words in describe_hours(seconds)
+    assert words in describe_exactly(seconds)
 
 
 def test_duration_with_restart_phases_and_cost(own):
@@ -69,11 +73,13 @@ def test_duration_with_restart_phases_and_cost(own):
     assert "400 steps had to be trained again" in said
     assert "18 minutes" in said
     assert "rank 3 on node2" in said
-    (phases,) = answer.tables
-    assert "network" in phases.rows[0][0]
-    shares = [float(row[2].removesuffix("%")) for row in phases.rows]
-    assert shares == sorted(shares, reverse=True)
-    assert sum(shares) == pytest.approx(100, abs=0.5)
+    times, parts = answer.tables
+    assert [row[0] for row in times.rows[:2]] == ["training steps", "steps trained again and downtime after faults"]
+    assert "network" in parts.rows[0][0]
+    for table in (times, parts):
+        shares = [float(row[2].removesuffix("%")) for row in table.rows]
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) == pytest.approx(100, abs=0.5)
     assert answer.confidence == 1
 
 
@@ -94,24 +100,24 @@ def test_a_resumed_run_has_all_its_steps_and_no_time_of_the_pause(run):
     assert "had to be trained again" not in said
 
 
-def test_phases_count_repeated_steps_twice_and_the_number_of_steps_once(run):
-    parts = {"forward": 1.0}
+def test_steps_that_were_trained_again_are_lost_time_and_count_once(run):
     records = [
-        {"kind": "checkpoint", "step": 0},
-        *(train_record(step, attribution=parts) for step in (20, 40)),
-        {"kind": "restart", "step": 20, "cause": "killed"},
-        train_record(40, attribution=parts),
+        {"kind": "checkpoint", "step": 0, "time": 0.0},
+        *(train_record(step, time=2.0 * step, seconds_per_step=2.0) for step in (20, 40)),
+        {"kind": "restart", "step": 20, "cause": "killed", "time": 90.0},
+        train_record(40, time=130.0, seconds_per_step=2.0),
     ]
     answer = answer_duration(findings_of(write_records(write_config(run), records)))
     assert "for 40 steps" in answer.answer
-    assert answer.tables[0].rows == [("forward", "0:01:00", "100.0%")]
+    lost = "steps trained again and downtime after faults"
+    assert answer.tables[0].rows == [("training steps", "0:01:20", "61.5%"), (lost, "0:00:50", "38.5%")]
 
 
 def test_a_log_that_begins_midway_says_which_steps_it_has(run):
     run.path.mkdir()
     write_records(run, [train_record(step) for step in range(5_100, 9_001, 100)])
     run.imported.write_text(json.dumps({"trainer": "Marian", "facts": {}}))
-    assert "for 4,000 steps of 9,000: the log begins at step 5,001" in answer_duration(findings_of(run)).answer
+    assert "for the last 4,000 of 9,000 steps (the log begins at 5,001)" in answer_duration(findings_of(run)).answer
 
 
 def test_a_stated_price_overrides_the_settings(own):
@@ -135,8 +141,8 @@ def test_more_steps_have_their_time_and_cost(own):
     answer = answer_trained(own)
     assert answer.answer.startswith("No")
     assert "1,000 more steps: dev loss 1.898 → 1.88" in answer.answer
-    assert "33 min" in answer.answer
-    assert "cost 3.33" in answer.answer
+    assert "34 min" in answer.answer  # 2 s per step, and an evaluation of 10 s every 500 steps
+    assert "cost 3.37" in answer.answer
     (table,) = answer.tables
     assert [row[0] for row in table.rows] == ["1,000", "5,000", "10,000"]
     assert {chart.key for chart in answer.charts} == {"loss", "bleu"}
@@ -153,12 +159,15 @@ def test_a_flat_run_is_fully_trained(run):
     assert answer_trained(findings_of(run)).answer.startswith("Effectively yes")
 
 
-@pytest.mark.parametrize("num_evaluations", [0, 1, 4])
-def test_too_few_evaluations_are_counted(run, num_evaluations):
+@pytest.mark.parametrize(
+    ("num_evaluations", "words"),
+    [(0, "it was never evaluated"), (1, "it was evaluated once"), (4, "it was evaluated 4 times")],
+)
+def test_too_few_evaluations_are_counted(run, num_evaluations, words):
     records = [evaluation_record(500 * (number + 1)) for number in range(num_evaluations)]
     answer = answer_trained(findings_of(write_records(run, [train_record(100), *records])))
-    assert f"{num_evaluations} evaluations" in answer.answer
-    assert "at least 5" in answer.answer
+    assert words in answer.answer
+    assert ("at least 5" in answer.answer) == bool(num_evaluations)
     assert answer.confidence == 0
     assert answer.missing
 
@@ -168,12 +177,13 @@ def test_overfitting_is_seen_and_the_best_checkpoint_named(run):
     records = []
     for number in range(1, 31):
         loss = 2.0 + abs(number - 12) * 0.02 + noise[number % 7]
-        records.append(evaluation_record(500 * number, loss=loss, train_sample_loss=2.5 - 0.05 * number))
+        bleu = 20 - 0.1 * abs(number - 12)
+        records.append(evaluation_record(500 * number, loss=loss, bleu=bleu, train_sample_loss=2.5 - 0.05 * number))
     findings = findings_of(write_records(write_config(run), records))
     answer = answer_overfitting(findings)
     assert answer.answer.startswith("Yes")
     assert findings.overfitting.best_step in (5_500, 6_000, 6_500)
-    assert f"{findings.overfitting.best_step:,}" in answer.answer
+    assert "use the checkpoint of step 6,000 (BLEU 20.00, the best)" in answer.answer
     assert answer_trained(findings).answer.startswith("Yes, and it has begun to overfit")
 
 
@@ -225,13 +235,22 @@ def test_the_estimate_of_the_network_lists_its_assumptions(imported_run):
     assert "365.3 MB" in text_of(answer)
     assert any(sentence.startswith("Assumed:") for sentence in answer.evidence)
     assert answer.missing
-    assert answer_network(findings_of(imported_run, link="100gbit")).answer.startswith("No")
+    assert not answer_network(findings_of(imported_run, link="100gbit")).answer.startswith("Yes")
 
 
 def test_without_a_link_the_answer_asks_for_it(imported_run):
     answer = answer_network(findings_of(imported_run))
     assert "--link" in answer.answer
     assert answer.confidence == 0
+
+
+def test_a_rate_that_follows_plateaus_is_told_from_its_records():
+    settings = TrainingSettings(schedule="plateau", learning_rate=1e-3, warmup_steps=2)
+    recorded = np.array([2.0, 10.0, 20.0, 30.0]), np.array([1e-3, 1e-3, 5e-4, 2.5e-4])
+    rates = LearningRates(follow_plateaus(settings, recorded), settings, None, recorded, "")
+    assert [rates.rate(step) for step in (0, 1, 9, 10, 19, 25, 99)] == [5e-4, 1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4]
+    assert rates.cuts == [(20, 5e-4), (30, 2.5e-4)]
+    assert rates.typical_deviation is None
 
 
 def test_the_formula_of_the_learning_rate_with_this_runs_numbers(own):

@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
 
-from dragoman.report.charts import MOST_POINTS, draw_chart, thin_chart
+from dragoman.report.charts import MOST_POINTS, SMALL_SIZE, draw_chart, thin_chart
 from dragoman.report.content import Chart, Mark, Series, plain_text
 
 ALL_CHARTS = [
@@ -159,6 +160,23 @@ def test_drawing_is_quick_and_small():
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.4, "80 ms of CPU time on one machine"
     assert len(svg) < 50_000
+
+
+def test_a_small_chart_keeps_its_text_inside():
+    chart = chart_of(line([1.0, 2.0], name="training loss"), line([2.0, 3.0], name="dev loss"))
+    svg = draw_chart(chart, SMALL_SIZE)
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+    assert width == SMALL_SIZE.width
+    assert height < 260
+    assert {"step", "training loss", "dev loss"} <= set(texts(svg))
+    assert all(0 <= float(x) <= width for x in re.findall(r'<text [^>]*x="([\d.-]+)"', svg))
+
+
+def test_charts_may_be_drawn_in_several_threads():
+    charts = [replace(chart, key=f"chart-{number}") for number, chart in enumerate(ALL_CHARTS[:4])]
+    alone = list(map(draw_chart, charts))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(draw_chart, charts)) == alone
 
 
 def test_control_characters_are_spelled_out():

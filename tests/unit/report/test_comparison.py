@@ -68,12 +68,13 @@ def better(tmp_path) -> RunFolder:
 
 def test_the_run_with_the_lower_loss_is_named(worse, better):
     found = compare(worse, better)
-    (judgement,) = found.facts["judgements"]
+    by_score, judgement = found.facts["judgements"]
+    assert by_score.startswith("At step 5,000, which all have reached, better has the highest BLEU: 24.99, 2.00 above")
     assert "better has the lowest dev loss" in judgement
     assert "step 5,000" in judgement
     assert "beyond the noise" in judgement
     assert "0.2" in judgement
-    assert found.summary == judgement
+    assert found.summary == f"{by_score} {judgement}"
     assert found.title == "worse against better"
     assert found.warnings == []
 
@@ -180,7 +181,7 @@ def test_few_evaluations_are_compared_at_a_step_that_all_have_reached(tmp_path):
         for name, points in (("short", [(500, 3.0), (1_000, 2.5)]), ("long", [(600, 4.0), (1_400, 3.0), (9_000, 1.0)]))
     )
     summary = compare(short, long).summary
-    assert summary.startswith("At step 1,000, which all have reached, short has the lowest dev loss, 2.5000")
+    assert "At step 1,000, which all have reached, short has the lowest dev loss, 2.5000" in summary
 
 
 def test_without_a_price_nothing_is_drawn_by_cost(tmp_path):
@@ -198,7 +199,7 @@ def test_three_runs_have_a_column_each_and_the_figures_of_a_report(worse, better
     figures = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert [run["name"] for run in figures["runs"]] == ["worse", "better", "third"]
     assert all(run["steps"]["last"] == 5_000 for run in figures["runs"])
-    assert any("price" in warning for warning in found.warnings)
+    assert any("price" in str(warning) for warning in found.warnings)
 
 
 def test_folders_with_the_same_name_get_numbers(tmp_path):
@@ -216,7 +217,7 @@ def test_numbered_names_do_not_collide_with_real_names(tmp_path):
 
 def test_teacher_forced_bleu_beside_real_bleu_is_warned_of(worse, imported_run):
     found = compare(worse, imported_run)
-    assert any("teacher-forced" in warning for warning in found.warnings)
+    assert any("teacher-forced" in str(warning) for warning in found.warnings)
     (table,) = [table for section in found.sections for table in section.tables if table.columns[0] == ""]
     row = next(row for row in table.rows if row[0] == "last BLEU")
     assert "teacher-forced" in row[2]
@@ -228,7 +229,7 @@ def test_losses_on_different_scales_are_warned_of(worse, tmp_path):
         tmp_path / "other", own_records(1_000), training={"label_smoothing": 0.0, "price_per_hour": 6.0}
     )
     other.corpus_facts.write_text('{"key": "another corpus"}')
-    warnings = " ".join(compare(worse, other).warnings)
+    warnings = " ".join(map(str, compare(worse, other).warnings))
     assert "Label smoothing" in warnings
     assert "different corpora" in warnings
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.model.shape import count_parameters, load_preset
-from dragoman.report import evidence as evidence_module
+from dragoman.report import record_reading
 from dragoman.report.evidence import StatedFacts, curve, read_evidence
 from dragoman.report.run_tables import CorpusFacts, RecordedConfig
 from dragoman.run.errors import UserError
@@ -184,7 +184,7 @@ def test_a_step_evaluated_twice_has_the_later_figures(tmp_path):
 
 @pytest.mark.parametrize("num_records", [9, 10, 11, 57, 200, 1_003])
 def test_too_many_records_are_thinned_out_evenly_but_never_evaluations(tmp_path, monkeypatch, num_records):
-    monkeypatch.setattr(evidence_module, "MAX_TRAIN_RECORDS", 10)
+    monkeypatch.setattr(record_reading, "MAX_TRAIN_RECORDS", 10)
     records = [record for step in range(1, num_records + 1) for record in [train(step), evaluation(step)]]
     found = read_evidence(
         write_run(tmp_path, [each for each in records if each["kind"] == "train" or each["step"] < 9])

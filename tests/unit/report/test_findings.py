@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.diagnosis.learning_curve import Schedule
 from dragoman.report.evidence import read_evidence
-from dragoman.report.findings import FEWEST_RATES, LearningRates, learning_rates
+from dragoman.report.learning_rates import FEWEST_RATES, LearningRates, learning_rates
 from dragoman.run.folder import RunFolder
 
 TRANSFORMER = '[model]\nwidth = 512\n[training]\nschedule = "transformer"\nlearning_rate = 2.0\nwarmup_steps = 8000\n'

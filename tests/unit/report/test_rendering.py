@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from markupsafe import Markup
 from sample_report import HOSTILE, hostile_report, sample_comparison, sample_report
 
 from dragoman.diagnosis.verdict import Verdict
@@ -23,12 +24,16 @@ from dragoman.report.content import (
     Comparison,
     Report,
     ReportSection,
+    ReportWarning,
+    RunState,
     Series,
     Table,
     TranslationSample,
     plain_text,
 )
 from dragoman.report.rendering import (
+    LivePart,
+    _tile_layout,
     describe_bottleneck,
     describe_confidence,
     escape_text,
@@ -85,11 +90,13 @@ def sample(sample_html) -> Page:
     return Page(sample_html)
 
 
-def test_the_first_screen_comes_first(sample):
+def test_the_first_screen_comes_first(sample, sample_html):
     report = sample_report()
-    firsts = [report.title, report.summary, *report.figures.values(), "What limited it", report.warnings[0]]
-    places = [sample.words.index(text, len(report.title)) for text in firsts[1:]]
-    assert max(places) < sample.words.index("Questions and answers")
+    firsts = [report.summary, report.state.text, report.state.detail, *report.figures.values(), "What limited it"]
+    firsts += [report.warnings[1].message, *(answer.short for answer in report.answers)]
+    places = [sample.words.index(text, len(report.title)) for text in firsts]
+    assert max(places) < sample.words.index(report.answers[0].evidence[0])
+    assert 'data-chart="overview-loss"' in sample_html[: sample_html.index("<nav")]
 
 
 def test_every_question_is_listed_and_answered(sample):
@@ -99,7 +106,8 @@ def test_every_question_is_listed_and_answered(sample):
     assert {link[1:] for link in links} <= set(ids)
     assert len(ids) == len(set(ids))
     for answer in sample_report().answers:
-        assert sample.words.count(answer.answer) >= 2, "in the contents and over its evidence"
+        assert answer.answer in sample.words
+        assert answer.short in sample.words
         assert all(sentence in sample.words for sentence in (*answer.evidence, *answer.missing))
 
 
@@ -109,11 +117,12 @@ def test_every_table_and_sample_and_text_is_there(sample):
         assert all(shown.translation in sample.words for shown in section.samples)
         assert " ".join(section.text.split()) in sample.words
     assert sample.words.count("teacher-forced") >= 2
-    assert sample.count("details") == 1, "long text is folded, short text is not"
+    assert sample.count("details") == 3, "long text, and what two warnings add to their first sentence"
 
 
 def test_every_chart_is_drawn_and_has_its_values(sample):
-    charts = [chart for answer in sample_report().answers for chart in answer.charts]
+    report = sample_report()
+    charts = [*report.overview, *(chart for answer in report.answers for chart in answer.charts)]
     assert sample.count("svg") == len(charts)
     assert set(json.loads(sample.scripts[0])) == {chart.key for chart in charts}
 
@@ -152,7 +161,16 @@ def page_with(word: str) -> Page:
     samples = [TranslationSample(1, word, word, word)]
     section = ReportSection(word, [word], samples=samples, text=f"x{word}")
     html = render_page(
-        Report(word, word, {word: word}, [answer], [section], [word], Verdict(f"x{word}", 0.5, 0.5, f"x{word}"))
+        Report(
+            word,
+            word,
+            RunState(word, "bad", f"x{word}"),
+            {word: word},
+            [answer],
+            [section],
+            [ReportWarning(word, f"x{word}", f"x{word}")],
+            Verdict(f"x{word}", 0.5, 0.5, f"x{word}"),
+        )
     )
     return Page(html.encode().decode())
 
@@ -216,7 +234,67 @@ def test_a_known_bottleneck_is_named_with_its_share_and_certainty():
 @pytest.mark.parametrize("confidence", [0.0, 0.5])
 def test_an_unknown_bottleneck_has_no_share(confidence):
     unknown = describe_bottleneck(Verdict("unknown", 0.0, confidence, "No record says."))
-    assert unknown == "Not enough data to say what limited this run."
+    assert unknown == "Not known."
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, float("nan")])
+def test_a_bottleneck_without_a_share_is_named_alone(share):
+    assert describe_bottleneck(Verdict("network", share, 0.6, "")) == "Network (likely)"
+
+
+def page_words(**changes) -> str:
+    return Page(render_page(replace(sample_report(), **changes))).words
+
+
+def test_the_state_has_a_sign_and_words_besides_its_colour():
+    for mood, sign in (("good", "✓"), ("neutral", "◐"), ("bad", "✗")):
+        assert f"State {sign} Some state Why." in page_words(state=RunState("Some state", mood, "Why."))
+
+
+def test_warnings_come_before_the_answers_of_a_run_that_went_wrong():
+    for mood, is_first in (("bad", True), ("neutral", False)):
+        words = page_words(state=RunState("x", mood))
+        assert (words.index("Warnings") < words.index("What limited it")) == is_first
+
+
+def test_a_warning_is_one_line_with_the_rest_folded():
+    message = "The loss is 1.5 nats, e.g. low. It rose at step 3. Look at it."
+    html = render_page(replace(sample_report(), warnings=[ReportWarning(message), ReportWarning("Short.")]))
+    assert "<summary>The loss is 1.5 nats, e.g. low.</summary>\n<p>It rose at step 3. Look at it.</p>" in html
+    assert "<li>Short.</li>" in html
+
+
+def test_an_answer_without_a_short_form_is_cut_to_a_sentence():
+    answer = replace(sample_report().answers[0], short="", answer="Yes: it took 57.4 hours. That is long.")
+    html = render_page(replace(sample_report(), answers=[answer]))
+    assert "<b>Yes: it took 57.4 hours.</b>" in html
+
+
+def test_a_run_without_steps_was_limited_by_nothing():
+    unknown = Verdict("unknown", 0.0, 0.0, "No record says.")
+    assert "What limited it" not in page_words(verdict=unknown, overview=[])
+    assert "What limited it Not known. No record says." in page_words(verdict=unknown)
+
+
+@given(st.integers(0, 40))
+def test_tiles_fill_their_rows_at_every_width(number):
+    layout = dict(re.findall(r"--([\w-]+): (\d+)", _tile_layout(number)))
+    columns, span, medium, last = (int(layout[name]) for name in ("columns", "span", "medium-span", "last-span"))
+    assert (number + span) % columns == 0
+    assert span >= 2
+    assert (number + medium) % 4 == 0
+    assert 1 <= medium <= 4
+    assert number == 0 or (2 + number - 1 + last) % 2 == 0
+
+
+def test_a_live_page_may_ask_only_its_own_server():
+    html = render_page(sample_comparison(), LivePart(Markup("<aside id='live'></aside>"), "1;"))
+    page = Page(html)
+    policy = next(attributes["content"] for _, attributes in page.elements if "http-equiv" in attributes)
+    assert policy.endswith("connect-src 'self'")
+    assert policy.count("'sha256-") == 2
+    assert page.count("aside") == 2
+    assert "connect-src" not in render_page(sample_comparison())
 
 
 def test_a_page_needs_no_verdict(comparison_html, sample_html):
@@ -258,7 +336,7 @@ def test_contrast_is_computed_as_wcag_says():
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_colours_pass_contrast_checks(scheme):
     colours = {name: pair[scheme] for name, pair in palette().items()}
-    for text in ("ink", "muted", "link", "caution"):
+    for text in ("ink", "muted", "link", "caution", "good", "bad"):
         for paper in ("paper", "panel"):
             assert contrast(colours[text], colours[paper]) >= 4.5, (text, paper)
     series = [name for name in colours if name.startswith("series-")]
@@ -271,7 +349,8 @@ def test_colours_pass_contrast_checks(scheme):
 def test_each_variable_that_is_used_has_a_colour(sample_html):
     css = OWN_FILES.joinpath("page.css").read_text(encoding="utf-8")
     used = set(re.findall(r"var\(--([\w-]+)\)", css + sample_html))
-    assert used - set(palette()) == {"text-font", "code-font", "series"}
+    sizes = {"columns", "span", "medium-span", "last-span"}
+    assert used - set(palette()) == {"text-font", "code-font", "series", *sizes}
 
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -294,7 +373,8 @@ def test_markdown_has_everything_but_charts():
         assert answer.question in text
         assert answer.answer in text
         assert all(sentence in text for sentence in (*answer.evidence, *answer.missing))
-    assert all(warning in text for warning in report.warnings)
+    assert all(warning.message in text for warning in report.warnings)
+    assert f"State: {report.state.text}. {report.state.detail}" in text
     assert all(value in text for value in report.figures.values())
     assert all(sample.translation in text for section in report.sections for sample in section.samples)
     assert "charts are in report.html" in text

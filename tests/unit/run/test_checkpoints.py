@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkpoint_folders import cut_off, flip_bit, lengthen, make_checkpoint
+from checkpoint_folders import add_average, cut_off, flip_bit, lengthen, make_checkpoint
 
 from dragoman.run import checkpoints as checkpoints_module
 from dragoman.run.checkpoints import (
+    AVERAGED_FILE,
     MANIFEST_FILE,
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -19,6 +20,7 @@ from dragoman.run.checkpoints import (
     find_checkpoint,
     newest_complete_checkpoint,
     verify_checkpoint,
+    weights_file,
 )
 from dragoman.run.config import Metric
 from dragoman.run.errors import UsageError, UserError
@@ -277,6 +279,19 @@ def test_a_run_folder_behind_a_link_has_the_same_checkpoints(evaluated, tmp_path
     assert find(linked) == (linked.checkpoint(10), [])
 
 
+def test_a_translator_needs_the_weights_that_the_state_names(evaluated):
+    checkpoint = evaluated.checkpoint(10)
+    assert weights_file(checkpoint) == MODEL_FILE
+    add_average(checkpoint)
+    assert weights_file(checkpoint) == AVERAGED_FILE
+    assert find_checkpoint(evaluated, "10", "bleu", print) == checkpoint
+    flip_bit(checkpoint / AVERAGED_FILE)
+    with pytest.raises(UserError, match=AVERAGED_FILE):
+        find_checkpoint(evaluated, "10", "bleu", print)
+    with pytest.raises(UserError, match=AVERAGED_FILE):
+        verify_checkpoint(checkpoint)  # a moving average is part of what training continues from
+
+
 def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(run):
     with pytest.raises(UserError, match="has no checkpoint yet"):
         find(run)
@@ -287,7 +302,9 @@ def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(run):
     with pytest.raises(UserError, match="has no checkpoint of step 9999"):
         find(run, "9" * 5_000)
     for name in ("newest", "-5", "5.0", "٥", ""):
-        with pytest.raises(UsageError, match=f"takes best, latest or a step number, not {name!r}"):
+        with pytest.raises(
+            UsageError, match=f"takes best, latest, a step number, average:best:N or average:last:N, not {name!r}"
+        ):
             find(run, name)
 
 

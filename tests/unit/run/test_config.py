@@ -1,6 +1,7 @@
 """Settings: what is wrong is named, what is right survives being written and read again."""
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,81 @@ def test_the_config_of_a_run_names_the_prepared_folder_relative_to_itself(tmp_pa
 def test_a_damaged_config_of_a_run_is_refused_in_words(tmp_path, data):
     with pytest.raises(UsageError, match=r"data"):
         load_settings(write_config(tmp_path, f"{data}[provenance]\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "stored", "ports"),
+    [
+        ("0", 0, None),
+        ("1024", 1024, range(1024, 1088)),
+        ("29500", 29500, range(29500, 29564)),
+        ("65472", 65472, range(65472, 65536)),
+        ("29500-29531", "29500-29531", range(29500, 29532)),
+        ('"29500:29501"', "29500:29501", range(29500, 29502)),
+        ("29500 - 29531", "29500 - 29531", range(29500, 29532)),
+        ("1024-65535", "1024-65535", range(1024, 65536)),
+    ],
+)
+def test_ports_are_a_range_and_stored_as_given(text, stored, ports):
+    settings = build_settings({"data": {"prepared": "x"}}, [f"cluster.port={text}"])
+    assert settings.cluster.port == stored
+    assert settings.cluster.port_range == ports
+    again = build_settings(tomllib.loads(dump_settings(settings)))
+    assert again.cluster == settings.cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("80", "is the range 80 to 143, but ports must lie between 1024 and 65535"),
+        ("65473", "is the range 65473 to 65536, but ports must lie between 1024 and 65535"),
+        ("1000-2000", "ports must lie between 1024 and 65535"),
+        ("29500-99999", "ports must lie between 1024 and 65535"),
+        ("29531-29500", "must be a range of at least 2 ports, the lower one first"),
+        ("29500-29500", "must be a range of at least 2 ports"),
+        ("-1", "is not a range of ports; for example 29500"),
+        ("many", "is not a range of ports; for example 29500"),
+        ("29500-", "is not a range of ports"),
+        ("1-2-3", "is not a range of ports"),
+        ('""', "is not a range of ports"),
+        ("9" * 30, "is not a range of ports"),
+        ("true", "must be a port or a range of ports"),
+        ("29500.5", "must be a port or a range of ports"),
+        ("[29500, 29531]", "must be a port or a range of ports"),
+    ],
+)
+def test_wrong_ports_are_refused_by_name(text, words):
+    with pytest.raises(UsageError) as refused:
+        build_settings({"data": {"prepared": "x"}}, [f"cluster.port={text}"], where="--set")
+    assert str(refused.value).startswith("--set: cluster.port ")
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('checkpoints.average="first:3"', 'must be "best:N" or "last:N"'),
+        ('checkpoints.average="best:0"', 'must be "best:N" or "last:N"'),
+        ("checkpoints.ema_decay=1.0", "checkpoints.ema_decay"),
+        ('training.freeze=["embeddings","encoder","decoder"]', "must leave at least one part"),
+        ('training.freeze=["head"]', "training.freeze"),
+        ("evaluation.patience=-1", "evaluation.patience"),
+    ],
+)
+def test_settings_of_better_models_are_checked(override, message):
+    with pytest.raises(UsageError, match=message):
+        build_settings({"data": {"prepared": "p"}}, [override])
+
+
+def test_two_kinds_of_averages_are_refused():
+    both = ["checkpoints.ema_decay=0.9", 'checkpoints.average="last:3"']
+    with pytest.raises(UsageError, match="cannot be used together"):
+        build_settings({"data": {"prepared": "p"}}, both)
+
+
+def test_a_run_to_start_from_is_found_beside_the_config(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "c.toml").write_text('[data]\nprepared = "p"\n[training]\nstart_from = "old@latest"\n')
+    monkeypatch.chdir("/")
+    assert load_settings(tmp_path / "c.toml").training.start_from == str(tmp_path / "old@latest")

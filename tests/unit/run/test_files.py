@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.run.files import (
+    append_line,
     fsync_folder,
     read_json,
     replace_link,
@@ -268,3 +269,13 @@ def test_a_disk_counts_as_full_while_it_has_a_reserve(tmp_path: Path) -> None:
     require_free_space(tmp_path)
     with pytest.raises(OSError, match="No space left on device"):
         require_free_space(tmp_path, shutil.disk_usage(tmp_path).free)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"", b"new\n"), (b"old\n", b"old\nnew\n"), (b"old, cut", b"old, cut\nnew\n")]
+)
+def test_a_line_is_appended_after_one_that_was_cut_off(tmp_path, before, after):
+    path = tmp_path / "records"
+    path.write_bytes(before)
+    append_line(path, b"new\n")
+    assert path.read_bytes() == after

@@ -1,11 +1,13 @@
 """A run by its folder: names, checkpoints that count, and words for what is no run."""
 
+import stat
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.run.errors import UserError
-from dragoman.run.folder import RunFolder, open_run
+from dragoman.run.folder import RunFolder, make_run_folder, open_run
 
 
 def make_run(folder):
@@ -20,7 +22,7 @@ def test_everything_a_run_leaves_is_inside_its_folder(tmp_path):
     assert run.metrics == tmp_path / "metrics.jsonl"
     assert run.tensorboard == tmp_path / "tensorboard"
     assert run.checkpoint(500) == tmp_path / "checkpoints" / "step-00000500"
-    for path in (run.tokenizers, run.prepared, run.chosen_config):
+    for path in (run.tokenizers, run.prepared, run.chosen_config, run.placement, *run.preparation()):
         assert path.parent == tmp_path
 
 
@@ -66,3 +68,35 @@ def test_what_is_no_run_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="There is no run folder"):
         open_run(tmp_path / "file")
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_run_folder_is_for_its_owner_only(tmp_path):
+    run = RunFolder(tmp_path / "runs" / "my")
+    make_run_folder(run)
+    assert mode_of(run.path) == 0o700
+    assert mode_of(run.path.parent) & 0o700 == 0o700
+    assert mode_of(run.path.parent) == mode_of(make(tmp_path / "other"))  # as any other folder
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_a_folder_that_exists_keeps_its_mode(tmp_path):
+    folder = make(tmp_path / "shared")
+    folder.chmod(0o750)
+    make_run_folder(RunFolder(folder))
+    assert mode_of(folder) == 0o750
+
+
+def test_what_is_in_the_way_of_a_run_folder_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file exists and is not a run folder. Choose another one with --run-dir"):
+        make_run_folder(RunFolder(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"file/run cannot be written: a part of the path is a file"):
+        make_run_folder(RunFolder(tmp_path / "file" / "run"))

@@ -47,3 +47,10 @@ def test_other_threads_change_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_a_block_inside_another_one_does_not_interrupt_its_cleaning() -> None:
+    with signals_as_keyboard_interrupt():
+        with pytest.raises(KeyboardInterrupt), signals_as_keyboard_interrupt():
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # while the outer block removes files

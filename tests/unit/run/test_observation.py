@@ -4,7 +4,13 @@ import errno
 import fcntl
 import json
 import os
+import socket
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +25,13 @@ from dragoman.run.status import (
     LOST_SECONDS,
     Observation,
     RunStatus,
+    StatusFile,
     describe_state,
     observe_run,
     observe_until_end,
+    require_untrained,
 )
+from dragoman.run.summary import describe_end
 
 STATUS = RunStatus("running", 1e9, "alpha", 4242, 1e9 - 60, 600, 1_000, 4)
 
@@ -161,3 +170,163 @@ def test_a_run_whose_folder_vanishes_is_not_waited_for(run, monkeypatch):
     run.config.unlink()
     with pytest.raises(UserError, match="is not a run folder"):
         next(observations)
+
+
+# A launcher on this machine: its process counts, not only its file
+
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from dragoman.run.folder import RunFolder, lock_run
+from dragoman.run.status import RunStatus, StatusFile
+
+run = RunFolder(Path(sys.argv[1]))
+for _ in range(int(sys.argv[2])):
+    with lock_run(run), StatusFile(run, RunStatus.starting(100, 1)) as status:
+        status.update(state="running")
+        print("running", flush=True)
+        time.sleep(float(sys.argv[3]))
+        status.update(state="finished", reason="steps")
+"""
+
+
+@contextmanager
+def launcher(run: RunFolder, times: int = 1, seconds: float = 60.0) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-c", LAUNCHER, str(run.path), str(times), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def here(**changes: object) -> dict[str, object]:
+    return {"host": socket.gethostname(), **changes}
+
+
+def gone_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return process.pid
+
+
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_a_launcher_that_is_killed_here_is_lost_at_once(run, is_reaped):
+    """Also where its parent does not notice, as in a container without init: then it is a zombie."""
+    with launcher(run) as process:
+        assert process.stdout.readline() == b"running\n"
+        assert observe_run(run).state == "running"
+        process.kill()
+        if is_reaped:
+            process.wait()
+        else:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        observation = observe_run(run)
+    assert (observation.state, observation.is_process_gone) == ("lost", True)
+    assert observation.has_ended
+    assert observation.seconds_silent < LOST_SECONDS
+    assert describe_end(run, observation, 5).startswith(
+        f"{run.path} is lost: process {process.pid} on {socket.gethostname()} ended without a message; it may have "
+        "been killed. Continue with: "
+    )
+
+
+def test_a_process_that_somebody_reuses_or_another_machine_is_judged_by_its_heartbeat(run):
+    other_machine = here(pid=gone_pid(), boot_id="of another machine with this name")
+    for changes in (here(pid=os.getpid()), here(pid=1), {"host": "elsewhere", "pid": gone_pid()}, other_machine):
+        write_status(run, **changes)
+        assert observe_run(run).state == "running"
+        make_silent(run, LOST_SECONDS + 5)
+        assert observe_run(run).state == "lost"
+        assert not observe_run(run).is_process_gone
+
+
+def test_a_run_that_somebody_holds_is_not_lost(run):
+    """The process may be in a container, with the name of this machine and other process numbers."""
+    write_status(run, **here(pid=gone_pid()))
+    with lock_run(run):
+        assert observe_run(run).state == "running"
+    assert observe_run(run).state == "lost"
+
+
+@pytest.mark.parametrize("pid", [0, 2**31, 10**11])
+def test_an_impossible_process_number_is_no_fault(run, pid):
+    write_status(run, **here(pid=pid))
+    assert observe_run(run).state in ("running", "lost")
+
+
+def test_a_launcher_that_starts_or_ends_is_never_lost(run):
+    seen = set()
+    for _ in range(3):
+        with launcher(run, times=20, seconds=0.005) as process:
+            while process.poll() is None:
+                seen.add(observe_run(run).state)
+        seen.add(observe_run(run).state)
+    assert {"running", "finished"} <= seen
+    assert "lost" not in seen
+
+
+def test_an_end_written_while_we_look_counts(run, monkeypatch):
+    write_status(run, **here(pid=gone_pid()))
+
+    def end(run: RunFolder) -> bool:
+        write_status(run, **here(state="finished"))
+        return False
+
+    monkeypatch.setattr(status_module, "is_locked", end)
+    assert observe_run(run).state == "finished"
+
+
+# A second launcher
+
+
+def test_a_run_that_another_process_holds_is_refused(run):
+    with launcher(run) as process:
+        process.stdout.readline()
+        with pytest.raises(
+            UserError, match=f"is being trained by process {process.pid} on {socket.gethostname()}; stop"
+        ):
+            require_untrained(run)
+
+
+def test_a_launcher_on_another_machine_is_noticed_without_its_lock(run):
+    """Some network file systems do not show the locks of other machines."""
+    with StatusFile(run, STATUS), pytest.raises(UserError, match=r"is being trained by process 4242 on alpha; stop it"):
+        require_untrained(run)
+    assert not run.lock.exists()
+
+
+def test_a_heartbeat_that_does_not_come_again_is_not_waited_for_long(run, monkeypatch):
+    """A job that was queued again may start on another machine before its last heartbeat is old."""
+    monkeypatch.setattr(status_module, "LOST_SECONDS", 1.5)
+    monkeypatch.setattr(status_module, "POLL_SECONDS", 0.05)
+    write_status(run)
+    begin = time.monotonic()
+    require_untrained(run)
+    assert 1 < time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "finished"}, here(pid=os.getpid()), here(pid=gone_pid())],
+    ids=["ended", "own-number", "gone"],
+)
+def test_a_run_that_nobody_trains_is_free_at_once(run, changes):
+    write_status(run, **changes)
+    begin = time.monotonic()
+    require_untrained(run)
+    assert time.monotonic() - begin < 1.5
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"state": "fine"}'])
+def test_a_damaged_status_keeps_nobody_from_training(run, content):
+    run.status.write_text(content)
+    require_untrained(run)
+
+
+def test_a_launcher_that_ends_while_we_look_is_no_obstacle(run, monkeypatch):
+    monkeypatch.setattr(status_module, "POLL_SECONDS", 0.02)
+    write_status(run)
+    timer = threading.Timer(0.3, lambda: write_status(run, state="stopped"))
+    timer.start()
+    require_untrained(run)
+    timer.join()

@@ -7,9 +7,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dragoman.run.config import TrainingSettings
-from dragoman.run.schedule import Rate, build_schedule
+from dragoman.run.schedule import Rate, build_schedule, lower_at_plateaus
 
-POLICIES = ["transformer", "fixed", "piecewise_constant", "exponential", "polynomial", "cosine", "inverse_polynomial"]
+POLICIES = [
+    "transformer",
+    "fixed",
+    "piecewise_constant",
+    "exponential",
+    "polynomial",
+    "cosine",
+    "inverse_polynomial",
+    "plateau",
+]
 
 
 def build(width: int = 512, **values: object) -> Rate:
@@ -36,7 +45,15 @@ def test_the_cap_cuts_the_peak_and_nothing_else():
     assert capped(7_999) == 5e-4
 
 
+def test_plateaus_lower_the_rate_down_to_the_minimum_and_never_raise_it():
+    settings = TrainingSettings(schedule="plateau", learning_rate=1e-3, decay_rate=0.5, minimum_learning_rate=3e-4)
+    assert [lower_at_plateaus(1e-3, cuts, settings) for cuts in range(4)] == [1e-3, 5e-4, 3e-4, 3e-4]
+    assert lower_at_plateaus(1e-5, 2, settings) == 1e-5  # still warming up
+    assert lower_at_plateaus(1e-3, 2, TrainingSettings()) == 1e-3  # another schedule
+
+
 GOLDEN = [
+    ("plateau", {"warmup_steps": 4}, {0: 0.25, 3: 1.0, 99: 1.0}),
     ("fixed", {}, {0: 1.0, 7: 1.0, 10_000: 1.0}),
     ("fixed", {"warmup_steps": 4}, {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0}),
     (

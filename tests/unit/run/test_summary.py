@@ -1,10 +1,12 @@
 import json
 
 import pytest
+from checkpoint_folders import make_checkpoint
 
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.run.summary import read_records, summarise_run
+from dragoman.run.status import Observation
+from dragoman.run.summary import read_records, run_figures, status_lines, summarise_run
 
 
 def test_the_last_record_of_each_kind_counts(tmp_path):
@@ -25,3 +27,11 @@ def test_the_last_record_of_each_kind_counts(tmp_path):
 def test_a_run_without_records_is_told(tmp_path):
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read"):
         summarise_run(RunFolder(tmp_path))
+
+
+def test_a_small_checkpoint_has_a_size(tmp_path):
+    run, observation = RunFolder(tmp_path), Observation("stopped")
+    folder = make_checkpoint(run, 2)
+    (last,) = [line for line in status_lines(run_figures(run, observation), observation) if "step 2" in line]
+    assert last.endswith(f" kB, {folder}")
+    assert " 0.0 " not in last

@@ -24,13 +24,24 @@ from dragoman.run.units import format_bytes, format_duration, format_rate, parse
         ("1GiB/s", 2**30),
         ("3 bytes/s", 3),
         ("1e2Mbit", 12.5e6),
+        ("100Mbps", 12.5e6),
+        ("100 mbps", 12.5e6),
+        ("1 Gbps", 125e6),
+        ("1gbps", 125e6),
+        ("500kbps", 62_500),
+        ("100Mb/s", 12.5e6),
+        ("10 Gb/s", 1.25e9),
+        ("100MBps", 100e6),
+        ("1000 Mbit / s", 125e6),
+        ("10Gbit/sec", 1.25e9),
+        ("12.5 MiB/s", 12.5 * 2**20),
     ],
 )
 def test_rates_as_people_write_them(text, bytes_per_second):
     assert parse_rate(text) == pytest.approx(bytes_per_second)
 
 
-@pytest.mark.parametrize("text", ["100M", "100", "1G/s", "100Mb/s", "100mb", "100Mbps"])
+@pytest.mark.parametrize("text", ["100M", "100", "1G/s", "100mb/s", "100mb", "100Mb", "100MBPS", "1GBPS"])
 def test_what_could_be_bits_or_bytes_is_refused(text):
     with pytest.raises(UsageError, match="does not say clearly whether bits or bytes"):
         parse_rate(text)

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from dragoman.model.shape import load_preset
 from dragoman.run.config import build_settings, load_settings
 from dragoman.run.errors import UsageError
-from dragoman.training.choose_settings import CorpusSize, Machine, choose_settings, describe_choices
+from dragoman.training.choose_settings import (
+    CorpusSize,
+    Machine,
+    choose_fine_tuning,
+    choose_settings,
+    describe_choices,
+)
 
 sizes = st.builds(lambda pairs, tokens: CorpusSize(pairs, pairs * tokens), st.integers(1, 10**8), st.integers(1, 60))
 machines = st.builds(Machine, num_cores=st.integers(1, 256), num_gpus=st.integers(0, 64))
@@ -95,3 +101,26 @@ def test_reasons_follow_what_the_user_asked_for():
     assert tables["training"]["warmup_steps"] == 20
     assert any(reason.startswith("60 steps") for reason in reasons)
     assert any(reason.startswith("Model small") for reason in reasons)
+
+
+@given(sizes, machines)
+def test_whatever_the_corpus_the_recipe_for_fine_tuning_is_valid(size, machine):
+    tables, reasons = choose_fine_tuning(size, machine, Path("prepared"), "runs/old@best", 2e-3)
+    chosen = build_settings(tables)
+    assert "model" not in tables  # it is that of the run it starts from
+    assert chosen.training.start_from == "runs/old@best"
+    assert chosen.training.learning_rate == 4e-4
+    assert chosen.training.warmup_steps <= chosen.training.max_steps // 10
+    assert chosen.evaluation.evaluate_at_start
+    assert chosen.evaluation.patience == 4
+    assert chosen.training.log_every <= chosen.evaluation.evaluate_every <= chosen.training.max_steps
+    assert all(reason.strip() for reason in reasons)
+
+
+def test_what_was_asked_for_comes_first_in_fine_tuning_too():
+    asked = {"training": {"max_steps": 40, "learning_rate": 1e-5}, "evaluation": {"patience": 9}}
+    size = CorpusSize(1_000, 25_000)
+    tables, reasons = choose_fine_tuning(size, LAPTOP, Path("prepared"), "runs/old", 2e-3, asked)
+    chosen = build_settings(tables)
+    assert (chosen.training.max_steps, chosen.training.learning_rate, chosen.evaluation.patience) == (40, 1e-5, 9)
+    assert any("At most 40 steps" in reason for reason in reasons)

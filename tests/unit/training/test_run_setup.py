@@ -16,7 +16,7 @@ from checkpoint_folders import make_checkpoint
 from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.run.config import Settings, build_settings, dump_settings, load_settings, relative_to_run
 from dragoman.run.errors import UsageError, UserError
-from dragoman.run.folder import RunFolder, lock_run
+from dragoman.run.folder import RunFolder
 from dragoman.training import run_setup
 from dragoman.training.run_setup import create_run, reopen_run
 
@@ -60,8 +60,8 @@ class Stand:
         create_run(self.run, self.settings(**data), num_workers=1)
         return load_settings(self.run.config)
 
-    def resume(self, *overrides: str, are_checkpoints_here: bool = True) -> Settings:
-        reopen_run(self.run, None, list(overrides), num_workers=1, are_checkpoints_here=are_checkpoints_here)
+    def resume(self, *overrides: str, has_other_hosts: bool = False) -> Settings:
+        reopen_run(self.run, None, list(overrides), num_workers=1, has_other_hosts=has_other_hosts)
         return load_settings(self.run.config)
 
     def newest_checkpoint(self, run: RunFolder) -> Path | None:
@@ -178,10 +178,24 @@ def test_a_run_that_never_began_may_begin_again(stand):
     assert stand.begin(weights={"news": 5}).data.weights["news"] == 5.0
 
 
-def test_a_run_somebody_trains_is_not_begun_again_even_before_its_first_checkpoint(stand):
+def test_a_new_run_is_readable_by_its_owner_only(stand):
     stand.begin()
-    with lock_run(stand.run), pytest.raises(UserError, match="already holds a run"):
-        stand.begin()
+    assert stand.run.path.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("has_other_hosts", "advice"),
+    [(False, "use --workers 4"), (True, "give the hosts at most 4 workers together in --hosts")],
+)
+def test_too_many_workers_are_refused_with_advice_that_fits_the_command(stand, has_other_hosts, advice):
+    with pytest.raises(UsageError) as refused:
+        create_run(stand.run, stand.settings(), 6, has_other_hosts)
+    expected = f"6 workers cannot share 4 virtual workers: {advice}"
+    assert str(refused.value) == f"{expected} or raise training.virtual_workers."
+    stand.begin()
+    with pytest.raises(UsageError) as refused:
+        reopen_run(stand.run, None, [], 6, has_other_hosts)
+    assert str(refused.value) == f"{expected}."  # a resumed run must keep its virtual workers
 
 
 def test_a_run_with_a_checkpoint_is_not_begun_again(stand):
@@ -214,7 +228,7 @@ def test_without_a_checkpoint_a_run_goes_on_only_if_other_hosts_may_have_one(sta
     stand.checkpoint_step = None
     with pytest.raises(UserError, match="There is no checkpoint to resume in"):
         stand.resume()
-    stand.resume(are_checkpoints_here=False)
+    stand.resume(has_other_hosts=True)
 
 
 @pytest.mark.parametrize(

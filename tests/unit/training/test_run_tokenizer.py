@@ -39,7 +39,7 @@ class Started:
         return self.tokenizer
 
     def resume(self, *overrides: str) -> str:
-        reopen_run(self.run, None, list(overrides), num_workers=1, are_checkpoints_here=False)
+        reopen_run(self.run, None, list(overrides), num_workers=1, has_other_hosts=True)
         return self.tokenizer
 
     @property

@@ -73,7 +73,7 @@ def test_to_end_outweighs_to_pause_whichever_came_first(notice, order):
 def test_ranks_that_vote_agree_on_the_stronger_reason():
     """The largest wins: a request means that the run is not to go on, a signal may only be a job manager's."""
     rising = [reason.name for reason in sorted(StopReason)]
-    assert rising == ["NONE", "STEPS", "TIME", "COST", "HOST_BACK", "SIGNAL", "REQUEST"]
+    assert rising == ["NONE", "STEPS", "PATIENCE", "TIME", "COST", "HOST_BACK", "SIGNAL", "REQUEST"]
 
 
 def test_a_request_in_the_run_folder_is_seen_within_a_second(run, clock):

@@ -15,7 +15,7 @@ from dragoman.monitoring.watcher import Watcher
 from dragoman.run.commands import command_for
 from dragoman.run.config import build_settings
 from dragoman.run.folder import RunFolder
-from dragoman.training import trainer as trainer_module
+from dragoman.training import dev_evaluation
 from dragoman.training.resuming import plan_resume
 from dragoman.training.spent_time import Launch, SpentTime
 from dragoman.training.stopping import StepTimer, StopConditions, StopNotice, StopReason
@@ -78,7 +78,7 @@ def fail(*_: object, **_options: object) -> None:
 def test_an_evaluation_made_up_for_after_a_resume_is_kept_with_its_step(stand, monkeypatch):
     """The first trainer ends at step 2 without scores, as after a request to stop."""
     with monkeypatch.context() as faulty:
-        faulty.setattr(trainer_module, "evaluate_on_dev", fail)
+        faulty.setattr(dev_evaluation, "evaluate_on_dev", fail)
         stand.train(max_steps=2, evaluate_every=2)
     assert stand.evaluation(2) is None
     weights = (stand.run.checkpoint(2) / "model.safetensors").read_bytes()
@@ -93,7 +93,7 @@ def test_the_time_of_a_failed_evaluation_is_not_that_of_a_step(stand, monkeypatc
         time.sleep(0.2)
         fail()
 
-    monkeypatch.setattr(trainer_module, "evaluate_on_dev", fail_slowly)
+    monkeypatch.setattr(dev_evaluation, "evaluate_on_dev", fail_slowly)
     left_out: list[float] = []
     monkeypatch.setattr(StepTimer, "leave_out", lambda _, seconds: left_out.append(seconds))
     stand.train(max_steps=2, evaluate_every=2)
@@ -117,7 +117,7 @@ def test_translations_that_cannot_be_saved_for_any_reason_do_not_end_a_run(stand
 
 
 def test_a_step_whose_evaluation_fails_again_is_not_saved_again(stand, monkeypatch):
-    monkeypatch.setattr(trainer_module, "evaluate_on_dev", fail)
+    monkeypatch.setattr(dev_evaluation, "evaluate_on_dev", fail)
     stand.train(max_steps=2, evaluate_every=2)
     before = (stand.run.checkpoint(2) / "state.json").stat().st_mtime_ns
     stand.train(max_steps=3, evaluate_every=2)

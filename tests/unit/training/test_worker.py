@@ -29,7 +29,7 @@ for name, trouble in TROUBLES.items():
     worker.torch.ones = lambda *_arguments, **_options: trouble()
     os.environ.pop(worker._KERNEL_LIMIT_VARIABLE, None)
     try:
-        worker._avoid_trapping_kernels()
+        worker.avoid_trapping_kernels()
     except BaseException as error:
         print("a second worker, after", type(error).__name__)
     print(name, os.environ.get(worker._KERNEL_LIMIT_VARIABLE), flush=True)

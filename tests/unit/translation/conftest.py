@@ -6,8 +6,9 @@ import torch
 from dragoman.corpus.tokenizer import Tokenizer, train_tokenizer
 from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
-from dragoman.translation.beam_search import SearchSettings
-from dragoman.translation.translator import Translator
+from dragoman.translation.search import SearchSettings
+from dragoman.translation.torch_search.torch_backend import TorchBackend
+from dragoman.translation.translator import LineTranslator
 
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
 WORDS = SENTENCE.split()
@@ -38,7 +39,9 @@ def model(tokenizer: Tokenizer) -> Transformer:
 
 @pytest.fixture
 def build(model: Transformer, tokenizer: Tokenizer):
-    def build_translator(**options) -> Translator:
-        return Translator(model, tokenizer, tokenizer, SearchSettings(beam_size=2, max_length_extra=3), **options)
+    def build_translator(num_workers: int = 1, **options) -> LineTranslator:
+        search = SearchSettings(beam_size=2, max_length_extra=3)
+        backend = TorchBackend(model, tokenizer.num_subwords, num_workers)
+        return LineTranslator(backend, tokenizer, tokenizer, search, **options)
 
     return build_translator

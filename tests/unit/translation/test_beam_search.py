@@ -7,50 +7,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_decoders import SOURCES, VOCAB_SIZE, build_model, next_log_probabilities, penalty, to_batch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID
-from dragoman.model.shape import ModelShape
 from dragoman.model.transformer import Transformer
 from dragoman.run.errors import UsageError
-from dragoman.translation.beam_search import Hypothesis, SearchSettings, beam_search, best_columns
-
-VOCAB_SIZE = 8
-SOURCES = [[4, 5, 6, EOS_ID], [7, EOS_ID], [5, 5, 4, 7, 6, EOS_ID], [6, 4, EOS_ID]]
-
-
-def build_model(seed: int = 0, vocab_size: int = VOCAB_SIZE, end_bias: float = 0.0) -> Transformer:
-    """Random weights in double precision; logits spread wide enough that hypotheses differ clearly."""
-    torch.manual_seed(seed)
-    shape = ModelShape(16, 32, 2, 1, 2, 0.1, 0.1, 0.1, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
-    model = Transformer(shape).double().eval()
-    with torch.no_grad():
-        model.target_embedding *= 1.5
-        # Only the last norm's bias can favour one subword everywhere: it shifts all states towards that subword's row.
-        model.decoder.norm.bias += end_bias * model.target_embedding[EOS_ID]
-    return model
-
-
-def to_batch(sources: list[list[int]]) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(source) for source in sources])
-    width = int(lengths.max())
-    return torch.tensor([source + [PAD_ID] * (width - len(source)) for source in sources]), lengths
+from dragoman.translation.search import Hypothesis, Sampling, SearchSettings, SourceSegment
+from dragoman.translation.torch_search.beam_search import beam_search, best_columns
+from dragoman.translation.torch_search.torch_backend import TorchBackend
 
 
 def search(model: Transformer, sources: list[list[int]], num_subwords: int = VOCAB_SIZE, **options: float):
     return beam_search(model, *to_batch(sources), SearchSettings(**options), num_subwords)
-
-
-@torch.no_grad()
-def next_log_probabilities(model: Transformer, source: list[int], tokens: list[int]) -> list[float]:
-    """Of every subword after the given ones, from `forward` alone."""
-    states = model(*to_batch([source]), torch.tensor([[BOS_ID, *tokens]]))
-    return linear(states[0, -1], model.target_embedding).log_softmax(-1).tolist()
-
-
-def penalty(length: int, alpha: float) -> float:
-    return ((5 + length) / 6) ** alpha
 
 
 def plain_beam_search(model, source, beam_size, alpha, max_length, num_subwords=VOCAB_SIZE) -> list[Hypothesis]:
@@ -209,6 +179,16 @@ def test_without_any_end_the_limit_ends_it() -> None:
         assert all(math.isfinite(hypotheses[0].score) for hypotheses in found)
 
 
+@pytest.mark.parametrize("sampling", [None, Sampling()])
+def test_an_absolute_limit_cuts_what_the_source_would_allow(sampling: Sampling | None) -> None:
+    backend = TorchBackend(build_model(1, end_bias=-50.0), VOCAB_SIZE)
+    chosen = SearchSettings(max_length_factor=0, max_length_extra=9, max_subwords=4, sampling=sampling)
+    segments = [SourceSegment(source[:-1]) for source in SOURCES]
+    [(_, found)] = backend.search_batches([segments], chosen)
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == [4] * len(SOURCES)
+    assert SearchSettings(max_length_factor=0, max_length_extra=3, max_subwords=4).max_length(9) == 3
+
+
 def test_a_diverged_model_ends_too() -> None:
     model = build_model()
     with torch.no_grad():
@@ -245,8 +225,20 @@ def test_best_columns_is_topk(columns: int, num_best: int, seed: int) -> None:
         {"length_penalty": -0.1},
         {"length_penalty": math.nan},
         {"max_length_extra": 0},
+        {"max_subwords": 0},
+        {"forbidden": ((),)},
+        {"num_best": 1_001, "sampling": Sampling()},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         SearchSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": 0}, {"temperature": math.inf}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}, {"seed": -1}],
+)
+def test_sampling_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Sampling(**wrong)

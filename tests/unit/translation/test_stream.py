@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.run.errors import UserError
-from dragoman.translation import stream
-from dragoman.translation.stream import translate_stream
+from dragoman.translation.files import input_blocks, stream
+from dragoman.translation.files.stream import translate_stream
 
 LINES = ["the cat", "a mat", "two small dogs", "the river", "an old green house"]
 
@@ -23,7 +23,7 @@ def said() -> list[str]:
 @pytest.fixture
 def run_stream(build, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Translates bytes in blocks of two lines, and returns the output, also if it ends with an error."""
-    monkeypatch.setattr(stream, "_LINES_PER_BLOCK", 2)
+    monkeypatch.setattr(input_blocks, "LINES_PER_BLOCK", 2)
 
     def run(content: bytes, max_bad_lines: int = 0, **options) -> str:
         path = tmp_path / "input"
@@ -109,16 +109,16 @@ def test_only_plain_files_are_counted_before_they_are_translated(tmp_path: Path,
     Path("plain").write_bytes(content)
     Path("-").write_bytes(content)
     Path("packed.gz").write_bytes(gzip.compress(content))
-    assert [stream._count_lines(Path(name)) for name in ("plain", "-", "packed.gz")] == [5, None, None]
-    monkeypatch.setattr(stream, "_MAX_COUNTED_BYTES", len(content) - 1)
-    assert stream._count_lines(Path("plain")) is None
+    assert [input_blocks.count_lines(Path(name)) for name in ("plain", "-", "packed.gz")] == [5, None, None]
+    monkeypatch.setattr(input_blocks, "_MAX_COUNTED_BYTES", len(content) - 1)
+    assert input_blocks.count_lines(Path("plain")) is None
 
 
 def test_nothing_is_counted_where_no_progress_is_shown(build, said, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "input").write_text(joined(LINES))
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(stream, "_count_lines", None)
+    monkeypatch.setattr(stream, "count_lines", None)
     translate_stream(build(), tmp_path / "input", terminal, said.append)
     assert terminal.getvalue() == joined(build().translate(LINES))
 

@@ -9,13 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dragoman.translation.torch_search.torch_backend as backend_module
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import build_settings
 from dragoman.run.errors import UsageError
-from dragoman.translation import translator as translator_module
-from dragoman.translation.beam_search import SearchSettings
-from dragoman.translation.translator import LoadedRun, Translator, _choose_num_workers, cut_at_words
+from dragoman.translation.lines.segments import cut_at_words
+from dragoman.translation.loading import LoadedRun
+from dragoman.translation.search import SearchSettings
+from dragoman.translation.torch_search.torch_backend import TorchBackend, choose_num_workers
+from dragoman.translation.translator import LineTranslator
 
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
 WORDS = SENTENCE.split()
@@ -41,14 +44,15 @@ def test_nothing_to_translate(build) -> None:
     assert build().translate_share([], 0, 2) == []
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 50])
-def test_shares_of_all_ranks_make_the_whole_once(build, size: int) -> None:
-    lines = [*LINES, "", "  ", " ".join(WORDS * 3)]
-    options = {"batch_tokens": 60, "max_source_tokens": 40}
-    shares = [build(**options).translate_share(lines, rank, size) for rank in range(size)]
-    assert sorted(chain(*shares)) == list(enumerate(build(**options).translate(lines)))
-    if size < 4:
-        assert all(shares)
+def test_shares_of_all_ranks_make_the_whole_once(build) -> None:
+    lines = [*LINES[::3], "", "  ", " ".join(WORDS * 3)]
+    translator = build(batch_tokens=60, max_source_tokens=40)
+    whole = list(enumerate(translator.translate(lines)))
+    for size in (1, 3, 50):
+        shares = [translator.translate_share(lines, rank, size) for rank in range(size)]
+        assert sorted(chain(*shares)) == whole
+        if size < 4:
+            assert all(shares)
 
 
 def test_batches_do_not_depend_on_the_number_of_ranks(build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,19 +224,19 @@ def test_a_wide_beam_gets_small_batches(
 
     monkeypatch.setattr(Transformer, "start_decoding", noting)
     search = SearchSettings(beam_size=800, max_length_factor=0, max_length_extra=1)
-    Translator(model, tokenizer, tokenizer, search).translate(LINES)
+    LineTranslator(TorchBackend(model, tokenizer.num_subwords), tokenizer, tokenizer, search).translate(LINES)
     assert max(sizes) <= 30
     assert len(sizes) > 10
 
 
 def test_processes_are_limited_by_cores_and_memory(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translator_module, "num_physical_cores", lambda: 6)
-    monkeypatch.setattr(translator_module, "available_memory", lambda: 2**40)
-    assert _choose_num_workers(model, SearchSettings()) == 6
-    monkeypatch.setattr(translator_module, "available_memory", lambda: 450 * 2**20)
-    assert _choose_num_workers(model, SearchSettings()) in (2, 3, 4)
-    monkeypatch.setattr(translator_module, "available_memory", lambda: 0)
-    assert _choose_num_workers(model, SearchSettings()) == 1
+    monkeypatch.setattr(backend_module, "num_physical_cores", lambda: 6)
+    monkeypatch.setattr(backend_module, "available_memory", lambda: 2**40)
+    assert choose_num_workers(model, SearchSettings()) == 6
+    monkeypatch.setattr(backend_module, "available_memory", lambda: 450 * 2**20)
+    assert choose_num_workers(model, SearchSettings()) in (2, 3, 4)
+    monkeypatch.setattr(backend_module, "available_memory", lambda: 0)
+    assert choose_num_workers(model, SearchSettings()) == 1
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,8 @@ def test_a_checkpoint_is_described_by_the_metric_that_chose_it(build, metric: st
     figures = {"kind": "evaluation", "step": 5, "loss": 1.75, "bleu": 26.41, "chrf": 54.32, "signature": "nrefs:1"}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(figures) + "\n")
     chosen = build_settings({"data": {"prepared": "gone"}, "checkpoints": {"best_by": metric}})
-    run = LoadedRun(build(), chosen, tmp_path / "checkpoints/step-00000005")
-    assert run.describe_checkpoint("best") == f"Translating with the checkpoint of step 5 (best): {score}."
+    checkpoint = tmp_path / "checkpoints/step-00000005"
+    run = LoadedRun(build(), chosen, checkpoint, "the checkpoint of step 5 (best)")
+    assert run.describe() == f"Translating with the checkpoint of step 5 (best): {score}."
     (tmp_path / "metrics.jsonl").unlink()
-    assert run.describe_checkpoint("5").endswith("of step 5: not evaluated on the dev set.")
+    assert LoadedRun(build(), chosen, checkpoint).describe().endswith("of step 5: not evaluated on the dev set.")

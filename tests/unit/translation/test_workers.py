@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from dragoman.run.errors import UsageError, UserError
-from dragoman.translation import workers
-from dragoman.translation.workers import compute_in_processes
+from dragoman.translation.torch_search import workers
+from dragoman.translation.torch_search.workers import compute_in_processes
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 5])

@@ -1,0 +1,1 @@
+"""Exporting: models for other programs, checked against the original; models of others as runs."""

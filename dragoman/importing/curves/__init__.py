@@ -1,0 +1,1 @@
+"""Readers of curves without a log: TensorBoard event files and tables."""

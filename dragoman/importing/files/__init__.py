@@ -1,0 +1,1 @@
+"""Which files belong to one run: archives, kinds of files, and runs among them."""

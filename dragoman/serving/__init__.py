@@ -1,0 +1,1 @@
+"""Serving: translation over HTTP, with a page for people."""

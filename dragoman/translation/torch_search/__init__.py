@@ -1,0 +1,1 @@
+"""Search with PyTorch: beam search, sampling, demands on outputs, ensembles."""

@@ -1,0 +1,271 @@
+"""Which files are one run: copies, tails, continuations, other runs, and files beside them."""
+
+import gzip
+import json
+
+import pytest
+from run_folders import openseq2seq_log
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from dragoman.importing.files.found_runs import group_runs
+from dragoman.importing.importer import find_runs, import_run, read_run
+from dragoman.run.errors import UsageError, UserError
+from dragoman.run.folder import RunFolder
+
+STEP = "*** Global step {step}: ***     Train loss: {loss:.4f} \ntime per step = 0:00:1.94\n"
+START = "*** Using horovod\n*** Starting training from scratch\n"
+RESTORED = "*** Using horovod\n*** Restored checkpoint from /x/model.ckpt-{step}. Resuming training\n"
+NCCL = "{host}:1:2 [0] NCCL INFO rank 0 nranks 1\n"
+
+
+def steps(first: int, last: int, offset: float = 0.0) -> str:
+    return "".join(STEP.format(step=step, loss=9 - step / 1000 + offset) for step in range(first, last + 1, 100))
+
+
+def train_steps(run) -> list[int]:
+    return [record["step"] for record in run.records if record["kind"] == "train"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_files(**files: str):
+        for name, text in files.items():
+            path = tmp_path / name.replace("__", "/").replace("_out", ".out")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write_files
+
+
+def write_events(path, tag: str, **values: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        for number, (step, value) in enumerate(values.items()):
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            event = Event(wall_time=1.6e9 + number, step=int(step.removeprefix("s")), summary=summary)
+            writer.write(event.SerializeToString())
+
+
+def names_of(folder) -> list[str]:
+    runs, _ = group_runs([folder])
+    return sorted(run.name for run in runs)
+
+
+def test_a_copy_counts_once_and_is_named(write):
+    folder = write(a_out=START + steps(0, 900), b_out=START + steps(0, 900))
+    run = read_run([folder])
+    assert train_steps(run) == list(range(0, 901, 100))
+    assert run.sources == [str(folder / "a.out")]
+    (message,) = run.left_out
+    assert str(folder / "b.out") in message
+    assert "the same figures" in message
+
+
+def test_a_tail_counts_once(write):
+    folder = write(tail_out=steps(500, 900), whole_out=START + steps(0, 900))
+    run = read_run([folder])
+    assert run.sources == [str(folder / "whole.out")]
+    assert str(folder / "tail.out") in run.left_out[0]
+    assert run.launches[0].last_step == 900
+
+
+def test_a_terminal_copy_that_goes_on_for_longer_is_read_from_where_the_other_ends(write):
+    folder = write(a_out=START + steps(0, 900), b_out=steps(500, 1500))
+    run = read_run([folder])
+    assert train_steps(run) == list(range(0, 1501, 100))
+    assert not any(record["kind"] == "restart" for record in run.records)
+    assert len(run.launches) == 1
+    assert "The beginning of" in run.left_out[0]
+
+
+def test_a_log_that_was_split_is_one_run(write):
+    run = read_run([write(a_out=START + steps(0, 900), b_out=steps(1000, 1500))])
+    assert train_steps(run) == list(range(0, 1501, 100))
+
+
+def test_a_run_resumed_on_other_hosts_is_one_run_on_the_last_hosts(write):
+    first = START + NCCL.format(host="a") + steps(0, 900)
+    second = RESTORED.format(step=700) + NCCL.format(host="b") + steps(800, 1500, offset=0.01)
+    run = read_run([write(a_out=first, b_out=second)])
+    assert run.facts["hosts"] == ["b"]
+    assert [launch.hosts for launch in run.launches] == [["a"], ["b"]]
+    assert [launch.source.rsplit("/", 1)[1] for launch in run.launches] == ["a.out", "b.out"]
+    assert train_steps(run)[-1] == 1500
+
+
+def test_two_starts_at_step_zero_are_two_runs(write):
+    assert names_of(write(a_out=START + steps(0, 900), b_out=START + steps(0, 900, offset=0.5))) == ["a", "b"]
+
+
+def test_other_hosts_without_a_word_about_a_checkpoint_are_another_run(write):
+    first = START + NCCL.format(host="a") + steps(0, 900)
+    assert names_of(write(a_out=first, b_out=NCCL.format(host="b") + steps(1000, 1500))) == ["a", "b"]
+
+
+def test_other_sizes_of_the_model_are_another_run(write):
+    sizes = "*** Total trainable parameters: {}\n"
+    small, large = (sizes.format(number) for number in (60_880_896, 209_000_000))
+    assert len(names_of(write(a_out=small + steps(0, 300), b_out=large + steps(400, 900)))) == 2
+
+
+def test_subfolders_are_runs_of_their_own(write):
+    folder = write(
+        base__nohup_out=openseq2seq_log(500), big__nohup_out=openseq2seq_log(500).replace("loss: ", "loss: 1")
+    )
+    assert names_of(folder) == ["base", "big"]
+    with pytest.raises(UsageError, match=r"2 runs(.|\n)*base: OpenSeq2Seq, steps 0 to 500, .*base/nohup.out"):
+        read_run([folder])
+
+
+def test_each_of_several_runs_can_be_read(write):
+    folder = write(a__nohup_out=START + steps(0, 500), b__nohup_out=START + steps(0, 900, offset=1))
+    with find_runs([folder]) as found:
+        last = {run.name: train_steps(found.read(run))[-1] for run in found.runs}
+        places = [found.identity_of(run) for run in found.runs]
+    assert last == {"a": 500, "b": 900}
+    assert sorted(places) == [[folder / "a"], [folder / "b"]]
+
+
+def test_a_launch_that_failed_belongs_to_the_run_beside_it(write):
+    failed = START + "Traceback (most recent call last):\n  x\nResourceExhaustedError: OOM when allocating tensor\n"
+    run = read_run([write(a_out=failed, b_out=START + steps(0, 900))])
+    assert [(launch.end, launch.last_step) for launch in run.launches] == [("failed", None), ("unknown", 900)]
+    assert train_steps(run)[-1] == 900
+
+
+def test_the_standard_error_beside_a_log_belongs_to_it(write):
+    folder = write(job_out=START + steps(0, 900))
+    (folder / "job.err").write_text("RuntimeError: CUDA out of memory\n")
+    (folder / "notes.txt").write_text("Traceback (most recent call last):\n")
+    run = read_run([folder])
+    assert any(failure.what == "A GPU ran out of memory at step 900." for failure in run.failures)
+    assert any("notes.txt" in message for message in run.left_out)
+
+
+def state(first_loss: float) -> str:
+    history = [{"loss": first_loss - step / 1000, "step": step, "epoch": step / 100} for step in range(100, 501, 100)]
+    return json.dumps({"global_step": 500, "max_steps": 500, "log_history": history})
+
+
+def test_states_of_one_output_folder_are_one_run_and_those_of_two_are_two(write):
+    folder = write()
+    for place, loss in (("a", 3.0), ("a/checkpoint-500", 3.0), ("b", 5.0)):
+        (folder / place).mkdir()
+        (folder / place / "trainer_state.json").write_text(state(loss))
+    assert names_of(folder) == ["a", "b"]
+    assert len(group_runs([folder / "a"])[0]) == 1
+
+
+def test_the_exact_figures_of_a_state_come_before_the_rounded_ones_of_the_log(tmp_path):
+    lines = [
+        f"{{'loss': {3 - step / 1000:.1f}, 'learning_rate': 5e-05, 'epoch': {step / 100}}}\n" for step in (100, 200)
+    ]
+    (tmp_path / "train.log").write_text("***** Running training *****\n" + "".join(lines))
+    (tmp_path / "trainer_state.json").write_text(state(3.04))
+    run = read_run([tmp_path])
+    assert run.trainer == "HF Trainer"
+    losses = [record["loss"] for record in run.records if record["kind"] == "train"]
+    assert losses[:2] == pytest.approx([2.94, 2.84])
+    assert train_steps(run)[-1] == 500
+    assert len(run.sources) == 2
+
+
+def write_curve(folder, tag: str, first: int, last: int, offset: float = 0.0) -> None:
+    values = {f"s{step}": 9 - step / 1000 + offset for step in range(first, last + 1, 100)}
+    write_events(folder / f"events.out.tfevents.{first}", tag, **values)
+
+
+def test_event_files_of_splits_and_continuations_are_one_run_and_others_are_not(tmp_path):
+    write_curve(tmp_path / "a" / "train", "loss", 100, 900)
+    write_curve(tmp_path / "a" / "valid", "loss", 100, 900)
+    assert len(group_runs([tmp_path])[0]) == 1
+    write_curve(tmp_path / "b", "train/loss", 100, 900, offset=1)
+    assert len(group_runs([tmp_path])[0]) == 2
+    write_curve(tmp_path / "hf" / "Aug12", "train/loss", 100, 900, offset=2)
+    write_curve(tmp_path / "hf" / "Aug13", "train/loss", 800, 1500, offset=2.1)
+    assert len(group_runs([tmp_path / "hf"])[0]) == 1
+
+
+def test_tables_of_one_run_and_of_two(write):
+    folder = write()
+    rows = "".join(f"{step},{9 - step / 1000}\n" for step in range(100, 600, 100))
+    (folder / "train.csv").write_text("step,train_loss\n" + rows)
+    (folder / "rates.csv").write_text("step,learning_rate\n" + rows)
+    (folder / "valid.csv").write_text("step,eval_loss\n" + rows)
+    assert len(group_runs([folder])[0]) == 1
+    (folder / "other.csv").write_text("step,train_loss\n" + rows.replace(",8", ",5"))
+    assert len(group_runs([folder])[0]) == 2
+
+
+def test_a_table_of_several_runs(write):
+    folder = write()
+    rows = "".join(f"{step},{9 - step / 1000},{8 - step / 1000}\n" for step in range(100, 600, 100))
+    (folder / "losses.csv").write_text("Step,run a - train/loss,run b - train/loss\n" + rows)
+    (folder / "rates.csv").write_text("Step,run a - learning_rate,run b - learning_rate\n" + rows)
+    with find_runs([folder]) as found:
+        first = {run.name: found.read(run).records[0] for run in found.runs}
+    assert {name: record["loss"] for name, record in first.items()} == {"run-a": 8.9, "run-b": 7.9}
+    assert all("learning_rate" in record for record in first.values())
+
+
+def test_a_log_in_utf16_and_a_cut_archive(write, tmp_path):
+    text = START + steps(0, 900)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"):
+        (tmp_path / "x.out").write_bytes(text.encode(encoding))
+        assert train_steps(read_run([tmp_path / "x.out"]))[-1] == 900
+    packed = gzip.compress((START + steps(0, 90_000)).encode())
+    (tmp_path / "x.out").write_bytes(packed[: len(packed) // 2])
+    run = read_run([tmp_path / "x.out"])
+    assert run.facts["is_cut"] is True
+    assert any("x.out is cut off" in note for note in run.notes)
+    assert "is_finished" not in run.facts
+    assert "The file is cut off after step" in run.failures[0].what
+    assert 10_000 < train_steps(run)[-1] < 90_000
+
+
+def test_runs_that_were_imported_earlier_are_not_found_again(write):
+    folder = write(a_out=START + steps(0, 900))
+    import_run([folder], RunFolder(folder / "runs" / "a"))
+    (folder / "runs" / "a" / "copy.log").write_text(START + steps(0, 900, offset=1))
+    run = read_run([folder])
+    assert run.sources == [str(folder / "a.out")]
+    assert run.left_out == []
+
+
+def test_archives_in_a_folder_are_named(write):
+    folder = write()
+    (folder / "old.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError, match=r"Name an archive itself: .*old.zip"):
+        read_run([folder])
+    write(a_out=START + steps(0, 900))
+    assert any("old.zip" in message for message in read_run([folder]).left_out)
+
+
+@pytest.mark.parametrize(("first", "is_midway"), [(0, None), (100, None), (5_000, True)])
+def test_a_log_that_begins_midway(write, first, is_midway):
+    run = read_run([write(a_out=steps(first, first + 900))])
+    assert run.facts.get("begins_midway") is is_midway
+
+
+def test_two_trainings_in_one_file_are_named(write):
+    run = read_run([write(a_out=START + steps(0, 900) + START + steps(0, 300, offset=1))])
+    assert [(launch.first_step, launch.last_step) for launch in run.launches] == [(0, 900), (0, 300)]
+    assert run.facts["num_attempts"] == 2
+    assert any("Launch 2 began again" in note and "launch 1 reached step 900" in note for note in run.notes)
+
+
+def test_steps_in_a_format_that_is_not_known_are_mentioned(write):
+    lines = "".join(f"[epoch 1] iteration {n} train loss: {9 - n / 10:.3f}\n" for n in range(20))
+    run = read_run([write(a_out=START + lines)])
+    assert run.facts["has_unread_steps"] is True
+    assert any("may hold steps of training" in note for note in run.notes)
+    assert not any("no step of training" in failure.what for failure in run.failures)
+
+
+def test_planned_steps_are_no_steps_that_could_not_be_read(write):
+    run = read_run([write(a_out=START + "Train steps: 150\nTrain steps: 150\nValid steps: 50\nWarmup steps: 60\n")])
+    assert "has_unread_steps" not in run.facts
