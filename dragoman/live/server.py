@@ -67,6 +67,12 @@ class WatchedRuns:
             }
             return dict(self._pages)
 
+    def close(self) -> None:
+        """Closes the files of all runs."""
+        with self._lock:
+            for page in (self._run_page, *self._pages.values()):
+                page.close()
+
 
 class LiveServer(ThreadingHTTPServer):
     """Answers each request in a thread of its own, and refuses more requests at once than it has threads."""
@@ -92,6 +98,11 @@ class LiveServer(ThreadingHTTPServer):
         """Binds the port without asking a name server for this machine's name, which may take long."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
+
+    def server_close(self) -> None:
+        """Closes the port and the files of the runs."""
+        super().server_close()
+        self.runs.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for the request if one is free."""
