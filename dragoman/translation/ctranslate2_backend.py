@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.processes import num_physical_cores
-from dragoman.translation.possible_outputs import max_length, require_possible
+from dragoman.translation.possible_outputs import has_forbidden, max_length, require_possible
 from dragoman.translation.search import Batch, Found, Hypothesis, SearchSettings, SourceSegment
 
 _PATIENCE = 1.5
@@ -56,10 +56,10 @@ class _Finished:
 
 @dataclass(frozen=True)
 class _Constraints:
-    """What a search must not generate, besides what the settings forbid."""
+    """What a search must not generate, besides the sequences that the settings forbid everywhere."""
 
     max_length: int
-    suppressed: tuple[int, ...] = ()
+    suppressed: tuple[tuple[int, ...], ...] = ()
 
 
 class CTranslate2Backend:
@@ -83,7 +83,8 @@ class CTranslate2Backend:
         self._source_entries = vocabulary_entries(source_tokenizer)
         self._target_entries = vocabulary_entries(target_tokenizer)
         self._target_ids = {entry: index for index, entry in enumerate(self._target_entries)}
-        self._unwanted = (PAD_ID, BOS_ID, UNK_ID, *range(target_tokenizer.num_subwords, len(self._target_entries)))
+        padding = range(target_tokenizer.num_subwords, len(self._target_entries))
+        self._unwanted = {PAD_ID, BOS_ID, UNK_ID, *padding}
         self._max_positions = max_positions
         self._is_on_gpu = _has_gpu()
         # CPUs compute in float32 with such weights; CTranslate2 would print a warning about that.
@@ -138,7 +139,7 @@ class CTranslate2Backend:
     def _translate(self, model: Any, batch: Batch, settings: SearchSettings, constraints: _Constraints) -> list[Any]:
         """Starts a search; the results come later."""
         prefixes = self._to_target(segment.prefix for segment in batch)
-        suppressed = [*settings.forbidden, *((each,) for each in constraints.suppressed)]
+        suppressed = [*settings.forbidden, *constraints.suppressed]
         pending: list[Any] = model.translate_batch(
             self._to_source(segment.ids for segment in batch),
             prefixes if any(prefixes) else None,
@@ -161,22 +162,32 @@ class CTranslate2Backend:
         for index, (segment, hypotheses) in enumerate(zip(batch, finished, strict=True)):
             limit = self._own_limit(segment, settings)
             fitting = [each for each in hypotheses if len(each.ids) <= limit]
-            if not fitting or any(not set(each.ids).isdisjoint(self._unwanted) for each in hypotheses):
+            if not fitting or any(self._is_unwanted(each.ids, settings) for each in hypotheses):
                 again.setdefault(limit, []).append(index)
             finished[index] = fitting
         for limit, indices in again.items():
             redone = self._search_again([batch[index] for index in indices], settings, limit)
             for index, hypotheses in zip(indices, redone, strict=True):
                 finished[index] = hypotheses
-        if settings.forbidden or any(segment.prefix for segment in batch):
+        if settings.forbidden or settings.forbidden_starts or any(segment.prefix for segment in batch):
             finished = [self._rescore(*each) for each in zip(batch, finished, strict=True)]
         return [_best(hypotheses, settings) for hypotheses in finished]
 
     def _search_again(self, batch: Batch, settings: SearchSettings, limit: int) -> list[list[_Finished]]:
-        """Searches with the exact length limit and without unwanted subwords; slower, and seldom needed."""
-        pending = self._translate(self._model, batch, settings, _Constraints(limit, self._unwanted))
+        """Searches with the exact length limit and without unwanted subwords; slower, and seldom needed.
+
+        CTranslate2 cannot forbid a sequence at the start of words only: here it is forbidden everywhere.
+        """
+        suppressed = *self._suppressed_ids(), *settings.forbidden_starts
+        pending = self._translate(self._model, batch, settings, _Constraints(limit, suppressed))
         finished = [self._read(each.result(), settings) for each in pending]
         return [self._rescore(*each) for each in zip(batch, finished, strict=True)]
+
+    def _is_unwanted(self, ids: Sequence[int], settings: SearchSettings) -> bool:
+        return not self._unwanted.isdisjoint(ids) or (bool(settings.forbidden_starts) and has_forbidden(ids, settings))
+
+    def _suppressed_ids(self) -> tuple[tuple[int, ...], ...]:
+        return tuple((each,) for each in sorted(self._unwanted))
 
     def _read(self, result: Any, settings: SearchSettings) -> list[_Finished]:
         finished = []
@@ -206,10 +217,10 @@ class CTranslate2Backend:
         models = [self._seeded_model(worker, batches, settings) for worker in range(num_models)]
 
         def submit(index: int) -> Callable[[], Found]:
-            batch = batches[index]
-            constraints = _Constraints(self._max_length(batch, settings), self._unwanted)
-            pending = self._translate(models[index % num_models], batch, settings, constraints)
-            return lambda: [self._read_samples(*each, settings) for each in zip(batch, pending, strict=True)]
+            batch, model = batches[index], models[index % num_models]
+            constraints = _Constraints(self._max_length(batch, settings), self._suppressed_ids())
+            pending = self._translate(model, batch, settings, constraints)
+            return lambda: [self._read_samples(model, *each, settings) for each in zip(batch, pending, strict=True)]
 
         yield from _in_order(len(batches), _QUEUED_PER_WORKER * num_models, submit)
 
@@ -223,9 +234,15 @@ class CTranslate2Backend:
         self._translate(model, batches[0][:1], settings, _Constraints(max_length=1))[0].result()
         return model
 
-    def _read_samples(self, segment: SourceSegment, pending: Any, settings: SearchSettings) -> list[Hypothesis]:
+    def _read_samples(
+        self, model: Any, segment: SourceSegment, pending: Any, settings: SearchSettings
+    ) -> list[Hypothesis]:
         limit = self._own_limit(segment, settings)
-        drawn = [replace(each, ids=each.ids[:limit]) for each in self._read(pending.result(), settings)]
+        drawn = self._read(pending.result(), settings)
+        if settings.forbidden_starts and any(has_forbidden(each.ids, settings) for each in drawn):
+            constraints = _Constraints(limit, (*self._suppressed_ids(), *settings.forbidden_starts))
+            drawn = self._read(self._translate(model, [segment], settings, constraints)[0].result(), settings)
+        drawn = [replace(each, ids=each.ids[:limit]) for each in drawn]
         # With top_k = 1 nothing is left to chance, and CTranslate2 returns one hypothesis.
         drawn += drawn[:1] * (settings.num_best - len(drawn))
         return sorted(

@@ -51,6 +51,10 @@ class SearchSettings:
     """How to draw hypotheses at random; `num_best` are drawn independently. None: beam search."""
     forbidden: tuple[tuple[int, ...], ...] = ()
     """Sequences of subwords that no output contains."""
+    forbidden_starts: tuple[tuple[int, ...], ...] = ()
+    """Sequences of subwords that no output contains where a word begins: at its start, or after one of `word_ends`."""
+    word_ends: tuple[int, ...] = ()
+    """Subwords after which the next one begins a word although it has no mark of a blank, e.g. a quotation mark."""
     with_alignment: bool = False
     """Whether hypotheses say which source subword each of their subwords attends to most."""
 
@@ -69,7 +73,7 @@ class SearchSettings:
             raise UsageError("The length limit needs a factor of 0 or more and at least 1 extra subword.")
         if self.max_subwords is not None and self.max_subwords < 1:
             raise UsageError(f"The longest output must have at least 1 subword, not {self.max_subwords}.")
-        if not all(self.forbidden):
+        if not all(self.forbidden) or not all(self.forbidden_starts):
             raise UsageError("A forbidden sequence needs at least one subword.")
 
     @property

@@ -181,9 +181,8 @@ class LineTranslator:
             _report(progress, len(blank))
         for forbidden in dict.fromkeys(line.forbidden for line in filled):
             group = [line for line in filled if line.forbidden == forbidden]
-            sequences = settings.forbidden + self._target_words.forbidden(forbidden)
             batches = self._form_batches(group, rank, size, settings)
-            translations += self._search(batches, replace(settings, forbidden=sequences), progress)
+            translations += self._search(batches, self._target_words.forbid(forbidden, settings), progress)
         for index, found in sorted(translations, key=lambda translated: translated[0]):
             self._note_broken_demands(first_number + index, lines[index], found[0].text)
         return translations

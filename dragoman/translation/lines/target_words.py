@@ -1,18 +1,15 @@
 """Subwords of words and beginnings that a person demands of a translation, or forbids in it."""
 
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from dragoman.corpus.tokenizer import UNK_ID, Tokenizer
 from dragoman.run.errors import UsageError
+from dragoman.translation.lines.forbidden_spelling import ForbiddenSpelling, ForbiddenWays, ends_word, is_spaceless
+from dragoman.translation.search import SearchSettings
 
 Ids = tuple[int, ...]
-_BLANK = "▁"
-_MAX_WAYS = 200
-"""Ways of several subwords to write a forbidden word, those of the fewest first; all single subwords are forbidden."""
-# Scripts without blanks between words: a word inside a sentence has no word-start form.
-_SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 class TargetWords:
@@ -32,7 +29,7 @@ class TargetWords:
         if not word.strip():
             raise UsageError("A required word must not be empty.")
         ids = self._encode(word)
-        if not _SPACELESS.match(word):
+        if not is_spaceless(word):
             return ids
         [inside] = self._tokenizer.encode_lines([f"0{word}"])
         subwords = self._tokenizer.subwords(inside)
@@ -40,12 +37,21 @@ class TargetWords:
         begin = next((place for place, subword in enumerate(subwords) if subword.endswith("0")), -1) + 1
         return tuple(inside[begin:]) if "".join(subwords[begin:]) == word else ids
 
-    def forbidden(self, words: Sequence[str]) -> tuple[Ids, ...]:
-        """Returns all sequences of subwords that write one of the words, so that no other spelling takes its place.
+    def forbid(self, words: Sequence[str], settings: SearchSettings) -> SearchSettings:
+        """Returns the settings of a search that writes none of the words, in no sequence of subwords.
 
-        A word that begins with a forbidden one is forbidden as well.
+        A word that begins with a forbidden one is forbidden as well. It begins after a blank, a punctuation mark or a
+        symbol; in scripts without blanks, after any character.
         """
-        return tuple(way for word in words for way in self._spell(word))
+        if not words:
+            return settings
+        ways = [self._spell(word) for word in words]
+        return replace(
+            settings,
+            forbidden=(*settings.forbidden, *(way for each in ways for way in each.anywhere)),
+            forbidden_starts=(*settings.forbidden_starts, *(way for each in ways for way in each.at_word_starts)),
+            word_ends=self._pieces.word_ends,
+        )
 
     def lacks(self, text: str, word: str) -> bool:
         """Whether a translation lacks a required word."""
@@ -55,7 +61,8 @@ class TargetWords:
     def has_forbidden(self, text: str, word: str) -> bool:
         """Whether a translation has a forbidden word, or one that begins with it."""
         plain = word.strip()
-        return plain in text if _SPACELESS.match(plain) else f" {plain}" in f" {text}"
+        places = (place for place in range(len(text)) if text.startswith(plain, place))
+        return any(not place or is_spaceless(plain) or ends_word(text[place - 1]) for place in places)
 
     def _encode_text(self, text: str) -> Ids:
         [ids] = self._tokenizer.encode_lines([text.strip()])
@@ -63,36 +70,12 @@ class TargetWords:
             raise UsageError(f"The model cannot write {min(unknown, key=text.index)!r}, which {text!r} contains.")
         return tuple(ids)
 
-    def _ways_to_write(self, word: str) -> tuple[Ids, ...]:
+    def _ways_to_write(self, word: str) -> ForbiddenWays:
         if not word.strip():
             raise UsageError("A forbidden word must not be empty.")
-        plain = word.strip().replace(" ", _BLANK)
-        forms = [_BLANK + plain, plain] if _SPACELESS.match(plain) else [_BLANK + plain]
-        ways = sorted({way for form in forms for way in self._ways(form)}, key=lambda way: (len(way), way))
-        num_single = sum(len(way) == 1 for way in ways)
-        return tuple(ways[: num_single + _MAX_WAYS])
-
-    def _ways(self, text: str) -> list[Ids]:
-        """Returns the sequences of subwords that write a text; the last subword may go on after it.
-
-        Of those with the same last subword, there are at most as many as are used.
-        """
-        ids = self._ids
-        ways: list[list[Ids]] = [[()], *([] for _ in text)]
-        for end in range(1, len(text) + 1):
-            found = [
-                (*way, ids[text[begin:end]]) for begin in range(end) if text[begin:end] in ids for way in ways[begin]
-            ]
-            ways[end] = sorted(found, key=len)[:_MAX_WAYS]
-        lasts = [
-            (begin, number)
-            for begin in range(len(text))
-            for subword, number in ids.items()
-            if subword.startswith(text[begin:])
-        ]
-        return [(*way, number) for begin, number in lasts for way in ways[begin]]
+        return self._pieces.ways_to_write(word.strip())
 
     @cached_property
-    def _ids(self) -> dict[str, int]:
+    def _pieces(self) -> ForbiddenSpelling:
         subwords = self._tokenizer.subwords(range(self._tokenizer.num_subwords))
-        return {subword: number for number, subword in enumerate(subwords) if number > UNK_ID}
+        return ForbiddenSpelling({number: subword for number, subword in enumerate(subwords) if number > UNK_ID})

@@ -12,6 +12,7 @@ from dragoman.exporting.ctranslate2_format import write_ctranslate2
 from dragoman.exporting.source import ExportSource
 from dragoman.run.errors import UsageError, UserError
 from dragoman.translation.ctranslate2_backend import CTranslate2Backend
+from dragoman.translation.possible_outputs import has_forbidden
 from dragoman.translation.search import Found, Hypothesis, Sampling, SearchSettings, SourceSegment
 from dragoman.translation.torch_search.torch_backend import TorchBackend
 
@@ -161,6 +162,20 @@ def test_forbidden_sequences_do_not_occur(source: ExportSource, backend: CTransl
         assert forbidden[1] not in zip(other.tokens, other.tokens[1:], strict=False)
         assert one[0].tokens == other.tokens
         check_score(source, segment, other, SearchSettings())
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 3}, {"sampling": Sampling(), "num_best": 3}])
+def test_sequences_forbidden_where_a_word_begins_do_not_occur_there(
+    source: ExportSource, backend: CTranslate2Backend, batches, options: dict
+):
+    firsts = {each.tokens[0] for best in search(backend, batches, **options) for each in best if each.tokens}
+    rules = {"forbidden_starts": tuple((first,) for first in sorted(firsts)[:5]), "word_ends": (20, 21, 22)}
+    found = search(backend, batches, **options, **rules)
+    for segment, hypotheses in zip(flat(batches), found, strict=True):
+        for each in hypotheses:
+            assert not has_forbidden(each.tokens, SearchSettings(**rules))
+            check_score(source, segment, each, SearchSettings())
+    assert found == search(backend, batches, **options, **rules)
 
 
 def test_required_words_are_refused(backend: CTranslate2Backend):

@@ -10,7 +10,7 @@ from tiny_decoders import SOURCES, VOCAB_SIZE, WORDS, all_log_probabilities, bui
 
 from dragoman.corpus.tokenizer import EOS_ID, UNK_ID
 from dragoman.run.errors import UsageError
-from dragoman.translation.possible_outputs import contains
+from dragoman.translation.possible_outputs import contains, has_forbidden
 from dragoman.translation.search import Hypothesis, Sampling, SearchSettings, SourceSegment
 from dragoman.translation.torch_search.required_subwords import RequiredSubwords
 from dragoman.translation.torch_search.torch_backend import TorchBackend
@@ -82,6 +82,23 @@ def test_a_beam_that_holds_all_outputs_finds_the_best_allowed_one(seed, index, r
         assert found.tokens == expected.tokens
         assert found.score == pytest.approx(expected.score)
         assert found.log_probability == pytest.approx(expected.log_probability)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(0, 3), sequences)
+def test_sequences_forbidden_where_a_word_begins_are_allowed_elsewhere(seed, index, starts) -> None:
+    """The model's last word ends words, as a quotation mark does."""
+    options = {"forbidden_starts": starts, "word_ends": (WORDS[-1],)}
+    allowed = {
+        tokens: row[EOS_ID]
+        for tokens, row in log_probabilities(seed, index).items()
+        if not any(contains(("start", *tokens), (end, *each)) for end in ("start", WORDS[-1]) for each in starts)
+    }
+    [[found]] = search(seed, [segment(index)], beam_size=EVERYTHING, **options)
+    assert tuple(found.tokens) in allowed or len(found.tokens) == LIMIT
+    drawn = search(seed, [segment(index)], sampling=Sampling(temperature=3.0), num_best=20, **options)[0]
+    for each in (found, *drawn):
+        assert not has_forbidden(each.tokens, SearchSettings(**options))
 
 
 @settings(max_examples=40, deadline=None)

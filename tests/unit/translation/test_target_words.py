@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.tokenizer import UNK_ID, Tokenizer, train_tokenizer
+from dragoman.corpus.tokenizer import NUM_SPECIAL_IDS, UNK_ID, Tokenizer, TokenizerDesign, train_tokenizer
 from dragoman.run.errors import UsageError
 from dragoman.translation.lines.target_words import TargetWords
 from dragoman.translation.lines.word_alignment import format_alignment, pair_words, words_of_subwords
+from dragoman.translation.possible_outputs import has_forbidden
 from dragoman.translation.search import Hypothesis, Sampling, SearchSettings
 from dragoman.translation.translator import LineTranslator, SourceLine
+
+
+@pytest.fixture(scope="module")
+def quoted() -> Tokenizer:
+    """A vocabulary of text with quotation marks, in which some subwords join punctuation and letters."""
+    lines = ['the "cat" sat (the mat) 12', "a cat-the 猫は寝た 「猫」", "co-cat the-mat 猫は猫 1"] * 3
+    return Tokenizer(train_tokenizer(lines, 48, TokenizerDesign(symbols=("-cat", "-c", "(th"))))
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +36,32 @@ def test_a_required_word_has_the_form_it_has_inside_a_sentence(mixed: Tokenizer)
     assert mixed.decode_lines([words.prefix("the c")]) == ["the c"]
 
 
-def test_every_way_to_write_a_forbidden_word_is_forbidden(mixed: Tokenizer) -> None:
-    ways = TargetWords(mixed).forbidden(["cat"])
-    assert len(ways) > 1
-    assert len(set(ways)) == len(ways)
-    assert all("".join(mixed.subwords(way)).startswith("▁cat") for way in ways)
-    assert tuple(mixed.encode_lines(["cat"])[0]) in ways
-    written = {"".join(mixed.subwords(way)) for way in TargetWords(mixed).forbidden(["猫"])}
-    assert {"▁猫", "猫"} <= written
-    assert all(each.startswith(("▁猫", "猫")) for each in written)
-    assert TargetWords(mixed).forbidden(["漢"]) == ()
+@given(st.data())
+def test_a_forbidden_word_is_forbidden_in_every_spelling_and_no_other_word_is(quoted: Tokenizer, data) -> None:
+    ids = data.draw(st.lists(st.integers(NUM_SPECIAL_IDS, quoted.num_subwords - 1), max_size=8))
+    word = data.draw(st.sampled_from(["cat", "th", "猫", "猫は", "12", "the cat", "-", "a"]))
+    words = TargetWords(quoted)
+    [text] = quoted.decode_lines([ids])
+    assert has_forbidden(ids, words.forbid([word], SearchSettings())) is words.has_forbidden(text, word)
 
 
-def test_a_word_that_goes_on_after_a_forbidden_one_is_forbidden_too(mixed: Tokenizer) -> None:
-    [the] = mixed.encode_lines(["the"])
-    assert len(the) == 1
-    assert tuple(the) in TargetWords(mixed).forbidden(["th"])
+def test_a_word_without_subwords_needs_no_rule(quoted: Tokenizer) -> None:
+    settings = TargetWords(quoted).forbid(["漢"], SearchSettings())
+    assert settings.forbidden == settings.forbidden_starts == ()
 
 
 @pytest.mark.parametrize(
     ("text", "word", "is_there"),
-    [("the cats", "cat", True), ("a bobcat", "cat", False), ("寝た猫", "猫", True), ("the cat", "Cat", False)],
+    [
+        ("the cats", "cat", True),
+        ("a bobcat", "cat", False),
+        ("a bobcat saw a cat", "cat", True),
+        ('a "cat"', "cat", True),
+        ("(cat", "cat", True),
+        ("寝た猫", "猫", True),
+        ("the cat", "Cat", False),
+        ("किताब", "ताब", False),  # after a vowel sign
+    ],
 )
 def test_forbidden_words_are_found_in_translations(mixed: Tokenizer, text: str, word: str, is_there: bool) -> None:
     assert TargetWords(mixed).has_forbidden(text, word) is is_there
@@ -66,7 +79,7 @@ def test_empty_words_are_refused(mixed: Tokenizer) -> None:
     with pytest.raises(UsageError, match="empty"):
         TargetWords(mixed).required(" ")
     with pytest.raises(UsageError, match="empty"):
-        TargetWords(mixed).forbidden([""])
+        TargetWords(mixed).forbid([""], SearchSettings())
 
 
 @given(st.lists(st.text("thecas", min_size=1, max_size=6), min_size=1, max_size=6))
