@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.errors import UsageError
 from dragoman.run.tables import (
     Count,
@@ -147,6 +148,12 @@ class TrainingSettings(SettingsTable):
     """Price of one hour of the whole cluster."""
     global_batch_tokens: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] = 16_384
     """Size of the global batch: padded tokens of the longer side, over all virtual workers."""
+    first_batch_tokens: CountOrZero = 0
+    """Size of the global batch at the start; it then doubles until it is global_batch_tokens, and each time a new epoch
+    begins. Small batches make more updates from the same text, which early in training teach more than exact ones.
+    Worth it where a step waits for no network. 0: always global_batch_tokens."""
+    batch_doubling_steps: Count = 1_000
+    """first_batch_tokens: steps until the batch doubles, and from each doubling to the next."""
     virtual_workers: Count = 4
     """Number of fixed slices of the global batch. Workers share them, so there can be at most as many workers."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -192,12 +199,23 @@ class TrainingSettings(SettingsTable):
     sample_every: Count = 1_000
     """Steps between samples of source, target and teacher-forced prediction in the log."""
 
+    @property
+    def batch_growth(self) -> BatchGrowth:
+        """The size of the global batch at every step."""
+        first = self.first_batch_tokens or self.global_batch_tokens
+        return BatchGrowth(first, self.global_batch_tokens, self.batch_doubling_steps)
+
     @model_validator(mode="after")
     def _check_across_fields(self) -> Self:
         if self.max_cost is not None and self.price_per_hour is None:
             raise ValueError("training.max_cost needs training.price_per_hour")
         if self.global_batch_tokens < self.virtual_workers:
             raise ValueError("training.global_batch_tokens must be at least training.virtual_workers")
+        if self.first_batch_tokens and not self.virtual_workers <= self.first_batch_tokens <= self.global_batch_tokens:
+            raise ValueError(
+                "training.first_batch_tokens must be 0, or lie between training.virtual_workers and "
+                "training.global_batch_tokens"
+            )
         if self.schedule == "transformer" and self.warmup_steps == 0:
             raise ValueError("training.schedule transformer needs training.warmup_steps of at least 1")
         if len(self.boundaries) != len(self.multipliers):
