@@ -3,6 +3,7 @@
 The plan depends on the seed, the settings and the corpus, never on the number of ranks. It is made one pool at a time:
 the next pairs of the shuffled epoch are sorted by length (for little padding) and cut into micro-batches within the
 token budget of a virtual worker; the micro-batches are shuffled, and each step takes the next `virtual_workers`.
+Where the global batch grows, a new epoch begins with the larger budget.
 """
 
 from bisect import bisect_right
@@ -16,6 +17,7 @@ from dragoman.corpus.mixture import EpochOrder, Mixture
 from dragoman.corpus.permutation import Permutation
 from dragoman.corpus.shards import ParallelIds
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.errors import UserError
 
 POOL_MICRO_BATCHES = 200
@@ -34,6 +36,17 @@ class BatchSettings:
     virtual_workers: int
     max_tokens: int
     seed: int
+    growth: BatchGrowth | None = None
+    """How the global batch grows to `global_batch_tokens`; None where it has that size from the first step on."""
+
+    def at(self, step: int) -> "BatchSettings":
+        """Returns the settings of the step that follows `step` finished ones, without growth."""
+        tokens = self.growth.tokens_at(step) if self.growth else self.global_batch_tokens
+        return replace(self, global_batch_tokens=tokens, growth=None)
+
+    def is_growing(self, step: int) -> bool:
+        """Whether the step that follows `step` finished ones is larger than the one before it."""
+        return self.growth is not None and self.growth.is_growing(step)
 
     @property
     def micro_batch_tokens(self) -> int:
@@ -112,12 +125,17 @@ class MicroBatch:
 
     def first_pair(self) -> "MicroBatch":
         """Returns the first pair alone, without padding."""
-        source_length, target_length = self.source_lengths[0], (self.target_output[0] != PAD_ID).sum()
+        return self.select(slice(0, 1))
+
+    def select(self, rows: slice) -> "MicroBatch":
+        """Returns some of the pairs, without the padding that only others need."""
+        lengths, target_output = self.source_lengths[rows], self.target_output[rows]
+        num_source, num_target = int(lengths.max()), int((target_output != PAD_ID).sum(1).max())
         return MicroBatch(
-            self.source[:1, :source_length],
-            self.source_lengths[:1],
-            self.target_input[:1, :target_length],
-            self.target_output[:1, :target_length],
+            self.source[rows, :num_source],
+            lengths,
+            self.target_input[rows, :num_target],
+            target_output[:, :num_target],
         )
 
 
@@ -174,12 +192,13 @@ class BatchStream:
         self._mixture = mixture
         self._settings = settings
         self._position = position
-        usable = {length + 1: num for length, num in length_counts.items() if length < settings.longest_used}
-        self.num_left_out = sum(length_counts.values()) - sum(usable.values())
+        self._length_counts = length_counts
         self.longest_used = settings.longest_used
-        if not usable:
-            raise _nothing_usable(settings, "No training pair")
-        self._wanted_pool_size = _choose_pool_size(usable, sum(length_counts.values()), settings.micro_batch_tokens)
+        self.longest_used_at_first = settings.at(0).longest_used
+        self.num_left_out = self._count_longer_than(self.longest_used)
+        self.num_left_out_at_first = self._count_longer_than(self.longest_used_at_first)
+        if self.num_left_out_at_first == sum(length_counts.values()):
+            raise _nothing_usable(settings.at(0), "No training pair")
         self._epoch_plan: EpochPlan | None = None
         self._pool: list[PlannedMicroBatch] | None = None
 
@@ -189,19 +208,24 @@ class BatchStream:
         return self._position
 
     def next_step(self) -> StepPlan:
-        """Returns the next step and advances; a new epoch begins when this one ends or a stage begins."""
-        if self._mixture.is_stage_begin(self._position.step) and not self._position.is_epoch_begin:
+        """Returns the next step and advances; a new epoch begins when this one ends, a stage begins or batches grow."""
+        step = self._position.step
+        is_change = self._mixture.is_stage_begin(step) or self._settings.is_growing(step)
+        if is_change and not self._position.is_epoch_begin:
             self._begin_next_epoch()
         # If all remaining pairs of an epoch are too long, the step begins with the next epoch.
         taken = self._take_from_epoch() or self._take_from_epoch()
         if not taken:
-            raise _nothing_usable(self._settings, "No pair of the training corpora with a weight above 0")
+            raise _nothing_usable(self._settings.at(step), "No pair of the training corpora with a weight above 0")
         self._position = replace(self._position, step=self._position.step + 1)
         return _describe_step(taken, self._settings.virtual_workers)
 
     def micro_batch(self, pairs: Indices) -> MicroBatch:
         """Reads and pads the pairs of one virtual worker."""
         return pad_pairs([self._pairs.source(i) for i in pairs], [self._pairs.target(i) for i in pairs])
+
+    def _count_longer_than(self, num_subwords: int) -> int:
+        return sum(num for length, num in self._length_counts.items() if length + 1 > num_subwords)
 
     def _take_from_epoch(self) -> list[PlannedMicroBatch]:
         """Takes the next `virtual_workers` micro-batches, from one or more pools; fewer if the epoch ends."""
@@ -224,7 +248,8 @@ class BatchStream:
         """Plans the current epoch and pool only."""
         if self._epoch_plan is None:
             order = self._mixture.epoch_order(self._position.step, self._settings.seed, self._position.epoch)
-            self._epoch_plan = EpochPlan(self._pairs, order, self._settings, self._wanted_pool_size)
+            settings = self._settings.at(self._position.step)
+            self._epoch_plan = EpochPlan(self._pairs, order, settings, _choose_pool_size(self._length_counts, settings))
         if self._pool is None:
             self._pool = self._epoch_plan.plan_pool(self._position.pool)
         return self._epoch_plan, self._pool
@@ -238,16 +263,17 @@ class BatchStream:
         self._epoch_plan = self._pool = None
 
 
-def _choose_pool_size(usable_counts: Mapping[int, int], num_pairs: int, micro_batch_tokens: int) -> int:
+def _choose_pool_size(length_counts: Mapping[int, int], settings: BatchSettings) -> int:
     """Number of draws for about `POOL_MICRO_BATCHES` micro-batches, including pairs that will be left out."""
-    tokens_per_draw = sum(length * num for length, num in usable_counts.items()) / num_pairs
-    return min(MAX_POOL_SIZE, max(1, int(POOL_MICRO_BATCHES * micro_batch_tokens / tokens_per_draw)))
+    usable = [(length + 1) * num for length, num in length_counts.items() if length < settings.longest_used]
+    tokens_per_draw = sum(usable) / sum(length_counts.values())
+    return min(MAX_POOL_SIZE, max(1, int(POOL_MICRO_BATCHES * settings.micro_batch_tokens / tokens_per_draw)))
 
 
 def _nothing_usable(settings: BatchSettings, no_pair: str) -> UserError:
     return UserError(
         f"{no_pair} has at most {settings.longest_used} subwords per side. Raise data.max_tokens, or give each virtual "
-        "worker more tokens with training.global_batch_tokens."
+        "worker more tokens with training.global_batch_tokens and training.first_batch_tokens."
     )
 
 

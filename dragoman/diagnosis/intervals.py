@@ -1,9 +1,11 @@
 """The logged intervals that a verdict is about: which ones count, a typical step, and who else used the machines.
 
 All intervals of a run count, so that a verdict does not depend on the moment it is asked for. Left out are the first
-interval of each start, whose steps warm up caches and memory, and rare intervals that took far longer than the others.
+interval of each start, whose steps warm up caches and memory, rare intervals that took far longer than the others, and
+those with a smaller batch where the batch grows during the run.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
@@ -46,6 +48,11 @@ class Interval:
     def parts(self) -> dict[str, float]:
         """Seconds per step; a part that is missing took no time."""
         return {name: (self.record.attribution or {}).get(name, 0.0) for name in PARTS}
+
+    @property
+    def batch_share(self) -> float:
+        """Size of the batches as a share of full ones."""
+        return self.record.batch_share or 1.0
 
     @property
     def steady_seconds(self) -> float:
@@ -128,6 +135,8 @@ def measured_intervals(records: Iterable[Record]) -> MeasuredIntervals | None:
     found = _intervals(list(records))
     if not found:
         return None
+    # While the batch grows, steps of one size say little about those of another: the newest size counts.
+    found = [each for each in found if math.isclose(each.batch_share, found[-1].batch_share)]
     fixed_share = _fixed_share(found)
     # A run that was continued with another number of workers has other steps.
     found = [each for each in found if _num_ranks(each) == _num_ranks(found[-1])]

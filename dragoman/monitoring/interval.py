@@ -25,6 +25,8 @@ class TrainMeters:
     num_target_tokens: int = 0
     num_tokens: int = 0
     num_padded_tokens: int = 0
+    num_full_steps: float = 0.0
+    """Steps of full size that have as many tokens."""
     seconds: float = 0.0
     gradient_norm_sum: float = 0.0
     num_finite_norms: int = 0
@@ -45,6 +47,7 @@ class TrainMeters:
             "target_tokens_per_second": self.num_target_tokens / self.seconds,
             "target_tokens_per_step": self.num_target_tokens / self.num_steps,
             "padding_share": 1 - self.num_tokens / self.num_padded_tokens,
+            "batch_share": self.num_full_steps / self.num_steps,
         }
 
 

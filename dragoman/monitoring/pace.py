@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from dragoman.diagnosis.wording import format_step
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.budget import Budget
 from dragoman.run.config import Settings
 from dragoman.run.units import format_duration
@@ -25,12 +26,14 @@ class RunLength:
     evaluate_every: int = 10**9
     budget: Budget = field(default_factory=Budget)
     price_per_hour: float | None = None
+    growth: BatchGrowth = field(default_factory=lambda: BatchGrowth(1, 1))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Returns the length of a run."""
         training, every = settings.training, settings.evaluation.evaluate_every
-        return cls(training.max_steps, every, Budget.from_settings(training), training.price_per_hour)
+        budget = Budget.from_settings(training)
+        return cls(training.max_steps, every, budget, training.price_per_hour, training.batch_growth)
 
     def num_evaluations_after(self, step: int) -> int:
         """Counts the evaluations of later steps; the last step is always evaluated."""
@@ -50,6 +53,8 @@ class FinishedStep:
     """Target tokens that the loss was summed over: those of the first rank."""
     spent_seconds: float = 0.0
     """Training time up to this step, over all restarts."""
+    batch_share: float = 1.0
+    """Size of the batch as a share of a full one."""
 
 
 class Pace:
@@ -64,9 +69,9 @@ class Pace:
         self.evaluation_seconds: float | None = None
         self._evaluated_step = 0
 
-    def expect(self, seconds_per_step: float) -> None:
+    def expect(self, seconds_per_full_step: float) -> None:
         """Uses a predicted speed until steps have been made."""
-        self._expected_seconds = seconds_per_step
+        self._expected_seconds = seconds_per_full_step
 
     def spend(self, seconds: float) -> None:
         """Notes the training time before this start, which counts for the budgets."""
@@ -87,11 +92,14 @@ class Pace:
         self._evaluated_step, self.evaluation_seconds = step, seconds
 
     @property
-    def seconds_per_step(self) -> float | None:
-        """Mean of the recent steps, without evaluations; before the first step, the predicted speed."""
+    def seconds_per_full_step(self) -> float | None:
+        """Mean of the recent steps, without evaluations; before the first step, the predicted speed.
+
+        Smaller batches count in proportion to their tokens.
+        """
         if not self._recent:
             return self._expected_seconds
-        return sum(each.seconds for each in self._recent) / len(self._recent)
+        return sum(each.seconds for each in self._recent) / sum(each.batch_share for each in self._recent)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -109,10 +117,10 @@ class Pace:
 
     def seconds_left(self, step: int) -> float | None:
         """Seconds until the last step or the end of a budget, with evaluations once one was timed."""
-        if self.seconds_per_step is None:
+        if self.seconds_per_full_step is None:
             return None
-        num_steps = max(0, self.length.num_steps - step)
-        return min(num_steps * self.seconds_per_step + self._seconds_of_evaluations(step), self._seconds_of_budget)
+        seconds = self.length.growth.full_steps(step, self.length.num_steps) * self.seconds_per_full_step
+        return min(seconds + self._seconds_of_evaluations(step), self._seconds_of_budget)
 
     def _seconds_of_evaluations(self, step: int) -> float:
         """Seconds of the evaluations to come, that of this step included if it was not made yet."""
@@ -125,15 +133,18 @@ class Pace:
 
     def describe_expectation(self, step: int) -> str:
         """Says how long the steps after this one will take, and what they cost; empty where that is not known."""
-        seconds_per_step, seconds = self.seconds_per_step, self.seconds_left(step)
+        seconds_per_step, seconds = self.seconds_per_full_step, self.seconds_left(step)
+        growth = self.length.growth
         num_left = self.length.num_steps - step
         if not seconds_per_step or seconds is None or num_left <= 0:
             return ""
         price = self.length.price_per_hour
         cost = "" if price is None else f" and a cost of about {seconds / SECONDS_PER_HOUR * price:,.2f}"
-        steps = f"{num_left:,} {'more ' if step else ''}steps at {format_step(seconds_per_step)} a step"
+        at_first = "" if growth.share_at(step) == 1 else f"{format_step(growth.share_at(step) * seconds_per_step)} to "
+        steps = f"{num_left:,} {'more ' if step else ''}steps at {at_first}{format_step(seconds_per_step)} a step"
         if seconds == self._seconds_of_budget:
-            num_made = int(max(0.0, seconds - self._seconds_of_evaluations(step)) / seconds_per_step)
+            full_steps = max(0.0, seconds - self._seconds_of_evaluations(step)) / seconds_per_step
+            num_made = int(growth.steps_for(growth.full_steps(0, step) + full_steps)) - step
             return (
                 f"Expected: {format_duration(seconds)}{cost}, until {self.length.budget.setting} ends the run after "
                 f"about {num_made:,} of {steps}."

@@ -27,7 +27,7 @@ _FIRST_LINES = (1, 3, 10)
 
 @dataclass(frozen=True)
 class KnownSpeed:
-    """Seconds per step with as many workers as now, from the records of a resumed run; None where it has none."""
+    """Seconds per full step with as many workers as now, from the records of a resumed run; None where it has none."""
 
     predicted: float | None = None
     recorded: float | None = None
@@ -59,7 +59,7 @@ def _recorded_seconds(lines: Sequence[str], num_workers: int) -> float | None:
     is_same = isinstance(start, PredictionRecord | RestartRecord) and start.workers == num_workers
     recent = [line for line in lines[begin:] if _TRAIN_MARK in line][-_NUM_RECENT_RECORDS:]
     records = records_of(parse_records(recent), TrainRecord) if is_same else []
-    seconds = [record.seconds_per_step for record in records if record.seconds_per_step]
+    seconds = [seconds for record in records if (seconds := record.seconds_per_full_step)]
     return median(seconds) if seconds else None
 
 
@@ -76,7 +76,7 @@ class PredictionCheck:
         self._expected_seconds = prediction.seconds
 
     def add_step(self, seconds: float, read_loads: Callable[[], Sequence[MachineLoad]] = tuple) -> Prediction | None:
-        """Adds a step; returns a prediction once there are enough steps, if there was none."""
+        """Adds the seconds of a full step; returns a prediction once there are enough, if there was none."""
         if self._expected_seconds is not None:
             return None
         self._first_steps.append(seconds)
@@ -86,14 +86,15 @@ class PredictionCheck:
         self.expect(prediction)
         return prediction
 
-    def compare(self, seconds_per_step: float) -> dict[str, float]:
-        """Returns the prediction and its error for a train record; empty while there is no prediction."""
+    def compare(self, seconds_per_step: float, batch_share: float = 1.0) -> dict[str, float]:
+        """Returns the prediction and its error for a train record; empty while there is no prediction.
+
+        Batches that are smaller than full ones, by `batch_share`, are expected to take as much less time.
+        """
         if not self._expected_seconds:
             return {}
-        return {
-            "predicted_seconds_per_step": self._expected_seconds,
-            "prediction_error": seconds_per_step / self._expected_seconds - 1,
-        }
+        expected = batch_share * self._expected_seconds
+        return {"predicted_seconds_per_step": expected, "prediction_error": seconds_per_step / expected - 1}
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,8 @@ class RunWatcher(Watcher):
         """Reports a step and its figures."""
         if finished is not None:
             self._pace.add_step(finished)
-            if (prediction := self._prediction_check.add_step(finished.seconds, self._read_loads)) is not None:
+            full_seconds = finished.seconds / finished.batch_share
+            if (prediction := self._prediction_check.add_step(full_seconds, self._read_loads)) is not None:
                 self._sinks.write("prediction", step, prediction.to_json())
                 self._say_expectation(step, prediction.other_load)
             self._num_progressed += 1
@@ -212,7 +214,7 @@ class RunWatcher(Watcher):
 
     def trained(self, step: int, figures: dict[str, Any], sample: PredictionSample | None) -> None:
         """Reports the figures of an interval of steps."""
-        figures = figures | self._prediction_check.compare(figures["seconds_per_step"])
+        figures = figures | self._prediction_check.compare(figures["seconds_per_step"], figures.get("batch_share", 1.0))
         system = self._system.read() if self._system else None
         self._sinks.write("train", step, figures | system.to_record() if system else figures)
         if system:

@@ -30,6 +30,7 @@ from dragoman.report.run_tables import (
     read_imported,
     read_model_table,
 )
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.config import ModelSettings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
@@ -206,6 +207,11 @@ class Evidence:
         """Steps after which the run was to end; None where that is not known."""
         planned = self.facts.steps_planned or self.settings.training.max_steps
         return int(planned) if planned and planned >= 1 else None
+
+    @property
+    def batch_growth(self) -> BatchGrowth:
+        """The size of the global batch at every step."""
+        return BatchGrowth.planned(self.settings.training.model_dump(exclude_none=True))
 
     @property
     def start_from(self) -> str:

@@ -20,7 +20,7 @@ from dragoman.diagnosis.step_model import SHORTEST_STEP
 from dragoman.diagnosis.verdict import Verdict, verdict_of_records
 from dragoman.model.shape import ModelShape
 from dragoman.report.best_checkpoint import BestCheckpoint, find_best_checkpoint
-from dragoman.report.evidence import Curve, Evidence, Floats, curve
+from dragoman.report.evidence import Curve, Evidence, Floats, curve, timed_records
 from dragoman.report.learning_rates import LearningRates, learning_rates
 from dragoman.report.machines import MachineSeries, read_machines
 from dragoman.report.nan_loss import NanLoss, find_nan_loss
@@ -105,11 +105,15 @@ class Findings:
 
     @cached_property
     def step_times(self) -> StepTimes | None:
-        """Mean, median, 95th percentile, drift and outliers; only the trainer's own mean if the log has no more."""
+        """Mean, median, 95th percentile, drift and outliers; only the trainer's own mean if the log has no more.
+
+        Where the batch grew during the run, these are times of full batches.
+        """
         mean = self.evidence.facts.mean_seconds_per_step
         if not len(self.evidence.step_seconds) and mean and mean > 0:
             return StepTimes(mean, mean, None, None, [])
-        return describe_step_times(self.evidence.step_seconds, self.interval_steps)
+        full_seconds = [record.seconds_per_full_step or 0.0 for record in timed_records(self.evidence)]
+        return describe_step_times(full_seconds, self.interval_steps)
 
     @cached_property
     def time_use(self) -> TimeUse | None:

@@ -65,7 +65,7 @@ class RunProgress:
 
 
 def find_progress(evidence: Evidence, seconds_per_step: float | None) -> RunProgress:
-    """Compares what was done with the plan of the run itself."""
+    """Compares what was done with the plan of the run itself; `seconds_per_step` is the time of a full step."""
     facts, done, planned = evidence.facts, evidence.last_step or 0, evidence.steps_planned
     epochs = [record.epoch for record in evidence.train if record.epoch is not None]
     epochs_done = facts.epochs_done if facts.epochs_done is not None else max(epochs, default=None)
@@ -75,8 +75,8 @@ def find_progress(evidence: Evidence, seconds_per_step: float | None) -> RunProg
     progress = RunProgress(done, planned, epochs_done, facts.epochs_planned, _warmup(evidence), is_over, None, None)
     if seconds_per_step is None or not progress.is_unfinished or not progress.share or not done:
         return progress
-    steps_left = done / progress.share - done
-    seconds_left = steps_left * seconds_per_step
+    steps_in_all = round(done / progress.share)
+    seconds_left = evidence.batch_growth.full_steps(done, steps_in_all) * seconds_per_step
     price = evidence.price_per_hour
     cost_left = None if price is None else price * seconds_left / 3600
     return replace(progress, seconds_left=seconds_left, cost_left=cost_left)

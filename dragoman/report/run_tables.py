@@ -56,6 +56,9 @@ class _TrainingTable(_Table):
     price_per_hour: Number | None = None
     warmup_steps: Count | None = None
     clip_norm: Number | None = None
+    global_batch_tokens: Number | None = None
+    first_batch_tokens: Number | None = None
+    batch_doubling_steps: Number | None = None
 
 
 class _EvaluationTable(_Table):

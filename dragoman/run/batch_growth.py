@@ -4,7 +4,7 @@ The size follows from the step alone, so that a resumed run and any number of wo
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -15,6 +15,14 @@ class BatchGrowth:
     first_tokens: int
     full_tokens: int
     doubling_steps: int = 1
+
+    @classmethod
+    def planned(cls, training: Mapping[str, float]) -> "BatchGrowth":
+        """Returns the growth that the numbers of a [training] table say; without growth where they make no sense."""
+        full, doubling = training.get("global_batch_tokens", 1), training.get("batch_doubling_steps", 1)
+        first = training.get("first_batch_tokens") or full
+        is_sound = 1 <= first <= full < math.inf and 1 <= doubling < math.inf
+        return cls(int(first), int(full), int(doubling)) if is_sound else cls(1, 1)
 
     def tokens_at(self, step: int) -> int:
         """Returns the token budget of the step that follows `step` finished ones."""

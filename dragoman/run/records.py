@@ -165,6 +165,8 @@ class TrainRecord(Record):
     steps_per_second: Number | None = None
     target_tokens_per_second: Number | None = None
     padding_share: Number | None = None
+    batch_share: Number | None = None
+    """Mean size of the global batch as a share of its full size; below 1 only where it is still growing."""
     training_seconds: Number | None = None
     """What led to this step: evaluations and checkpoints included, repeated steps and restarts not."""
     spent_seconds: Number | None = None
@@ -189,6 +191,11 @@ class TrainRecord(Record):
     load: list[MachineLoad] | None = None
     """The machines with the largest load by others first; None where nothing was sampled."""
     sample: TeacherForcedSample | None = None
+
+    @property
+    def seconds_per_full_step(self) -> float | None:
+        """Seconds per step, where smaller batches of a growing batch count in proportion to their tokens."""
+        return self.seconds_per_step and self.seconds_per_step / (self.batch_share or 1.0)
 
 
 class TranslatedSample(_Record):

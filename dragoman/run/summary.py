@@ -6,6 +6,7 @@ from dataclasses import asdict
 from math import floor
 from typing import Any
 
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.budget import Budget, read_spent
 from dragoman.run.checkpoints import MANIFEST_FILE
 from dragoman.run.commands import resume_command
@@ -107,7 +108,7 @@ def progress_figures(run: RunFolder, observation: Observation, last: LastRecords
         "target_tokens_per_second": train and train.target_tokens_per_second,
     }
     spent_seconds = (train and (train.spent_seconds or train.training_seconds)) or 0.0
-    seconds_left = _seconds_left(figures, spent_seconds, plan) if observation.is_alive else None
+    seconds_left = _seconds_left(figures, train, spent_seconds, plan) if observation.is_alive else None
     return figures | {"seconds_left": seconds_left, "cost": train and train.cost}
 
 
@@ -120,13 +121,16 @@ def _newest_step(observation: Observation, last: LastRecords) -> int | None:
     return max(steps, default=None)
 
 
-def _seconds_left(figures: dict[str, Any], spent_seconds: float, plan: dict[str, float]) -> float | None:
+def _seconds_left(
+    figures: dict[str, Any], train: TrainRecord | None, spent_seconds: float, plan: dict[str, float]
+) -> float | None:
     """Seconds until the first budget is used up: steps, hours or money."""
-    step, max_steps, seconds_per_step = (figures[key] for key in ("step", "max_steps", "seconds_per_step"))
-    if step is None or max_steps is None or seconds_per_step is None:
+    step, max_steps = figures["step"], figures["max_steps"]
+    if step is None or max_steps is None or train is None or train.seconds_per_full_step is None:
         return None
     budget = Budget.smaller(plan.get("max_hours"), plan.get("max_cost"), plan.get("price_per_hour"))
-    seconds = max(0.0, min((max_steps - step) * seconds_per_step, budget.seconds - spent_seconds))
+    seconds_of_steps = BatchGrowth.planned(plan).full_steps(step, max_steps) * train.seconds_per_full_step
+    seconds = max(0.0, min(seconds_of_steps, budget.seconds - spent_seconds))
     return seconds if seconds <= LONGEST_SECONDS else None
 
 

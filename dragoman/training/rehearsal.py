@@ -352,8 +352,12 @@ def rehearse_briefly(settings: Settings, corpus: PreparedCorpus, world: World) -
 
 
 def _timed(settings: Settings) -> Settings:
-    """Switches the clock of steps on, whether or not the run uses it."""
-    return settings.model_copy(update={"monitoring": settings.monitoring.model_copy(update={"attribution": True})})
+    """Switches the clock of steps on, whether or not the run uses it, and makes batches full from the first step on."""
+    changes = {
+        "monitoring": settings.monitoring.model_copy(update={"attribution": True}),
+        "training": settings.training.model_copy(update={"first_batch_tokens": 0}),
+    }
+    return settings.model_copy(update=changes)
 
 
 def describe_own_interface(

@@ -7,7 +7,7 @@ from dragoman.corpus.batching import BatchStream
 from dragoman.corpus.mixture import Mixture
 from dragoman.run.checkpoints import METRIC_NAMES
 from dragoman.run.commands import resume_command
-from dragoman.run.config import Settings
+from dragoman.run.config import Settings, TrainingSettings
 from dragoman.run.folder import RunFolder
 from dragoman.run.synchronisation import Synchronisation
 from dragoman.run.units import format_duration
@@ -30,7 +30,7 @@ def describe_start(
     )
     yield (
         f"{world.size} {'workers share' if world.size > 1 else 'worker has'} "
-        f"{training.virtual_workers} virtual workers and {training.global_batch_tokens:,} tokens per step."
+        f"{training.virtual_workers} virtual workers and {_describe_batch(training)}."
     )
     yield from mixture.describe()
     if stream.num_left_out:
@@ -39,6 +39,23 @@ def describe_start(
             f"{stream.longest_used} subwords (the limit is the smaller of data.max_tokens and "
             "training.global_batch_tokens / virtual_workers)."
         )
+    if num_more := stream.num_left_out_at_first - stream.num_left_out:
+        yield (
+            f"{num_more:,} {'more ' if stream.num_left_out else 'training '}pairs are left out at the start: one side "
+            f"has more than the {stream.longest_used_at_first} subwords that training.first_batch_tokens gives each "
+            "virtual worker. They are used as batches grow."
+        )
+
+
+def _describe_batch(training: TrainingSettings) -> str:
+    """Names the tokens of a step, or those of the first and the last one."""
+    growth = training.batch_growth
+    if growth.first_tokens == growth.full_tokens:
+        return f"{growth.full_tokens:,} tokens per step"
+    return (
+        f"{growth.first_tokens:,} tokens per step at first, {growth.full_tokens:,} from step "
+        f"{growth.full_from_step + 1:,} on"
+    )
 
 
 def describe_synchronisation(plan: Synchronisation) -> str:

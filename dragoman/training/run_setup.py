@@ -33,6 +33,8 @@ from dragoman.training.warm_start import WarmStart, merge_model
 _KEPT_ON_RESUME = (
     ("training", "seed"),
     ("training", "global_batch_tokens"),
+    ("training", "first_batch_tokens"),
+    ("training", "batch_doubling_steps"),
     ("training", "virtual_workers"),
     ("training", "freeze"),
     *(("synchronisation", name) for name in SynchronisationSettings.model_fields),

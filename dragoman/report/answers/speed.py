@@ -1,5 +1,7 @@
 """Questions 1, 4 and 10: how long the run took, how busy its devices were, and how long a step took."""
 
+from statistics import fmean
+
 from dragoman.diagnosis.intervals import is_disturbed
 from dragoman.diagnosis.network_estimate import BUSY_GPUS
 from dragoman.diagnosis.verdict import BUSY_SHARE, OTHER_PROGRAMS_NAME
@@ -224,9 +226,18 @@ def _describe_step_content(findings: Findings) -> list[str]:
         ]
     if evidence.is_imported:
         return []
-    wall = curve(evidence.train, "wall_seconds_per_step")[1]
+    wall = [
+        each.wall_seconds_per_step / (each.batch_share or 1) for each in evidence.train if each.wall_seconds_per_step
+    ]
     own = "These times do not include evaluation, checkpoints and logging"
-    return [f"{own}; with them a step took {format_step(float(wall.mean()))}." if len(wall) else f"{own}."]
+    said = [f"{own}; with them a step took {format_step(fmean(wall))}." if wall else f"{own}."]
+    growth = evidence.batch_growth
+    if growth.first_tokens < growth.full_tokens:
+        said.append(
+            f"They are times of full batches of {growth.full_tokens:,} tokens; the smaller ones before step "
+            f"{growth.full_from_step + 1:,} count in proportion to their tokens."
+        )
+    return said
 
 
 def _describe_drift(drift: float | None) -> list[str]:
@@ -276,7 +287,7 @@ def _cause(findings: Findings, begin: float, end: float, index: int) -> str:
 
 
 def _slowest_intervals(findings: Findings) -> list[Table]:
-    steps, seconds = curve(findings.evidence.train, "seconds_per_step")
+    steps, seconds = curve(findings.evidence.train, "seconds_per_full_step")
     times = findings.step_times
     if times is None or not times.outliers:
         return []
