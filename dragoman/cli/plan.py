@@ -73,11 +73,13 @@ def check(
     prediction = _predict(result, settings)
     strategies = _estimate_strategies(result, settings)
     num_steps = steps or settings.training.max_steps
+    full_steps = settings.training.batch_growth.full_steps(0, num_steps)
     price = settings.training.price_per_hour if price_per_hour is None else price_per_hour
     if json:
-        print_json(_figures(result, prediction, num_steps, price) | (strategies.to_json() if strategies else {}))
+        figures = _figures(result, prediction, num_steps, full_steps, price)
+        print_json(figures | (strategies.to_json() if strategies else {}))
     else:
-        _print_report(result, prediction, num_steps, price, strategies)
+        _print_report(result, prediction, num_steps, full_steps, price, strategies)
     if result.problems or prediction is None:
         raise typer.Exit(1)
 
@@ -109,12 +111,16 @@ def _estimate_strategies(result: "CheckResult", settings: "Settings") -> "Strate
 
 
 def _figures(
-    result: "CheckResult", prediction: "Prediction | None", num_steps: int, price_per_hour: float | None
+    result: "CheckResult",
+    prediction: "Prediction | None",
+    num_steps: int,
+    full_steps: float,
+    price_per_hour: float | None,
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"seconds_per_step": None, "parts": {}, "bottleneck": None, "links": [], "advice": []}
     figures |= {"strategies": [], "chosen": None}
     if prediction is not None:
-        hours = {name: seconds * num_steps / 3600 for name, seconds in prediction.interval().items()}
+        hours = {name: seconds * full_steps / 3600 for name, seconds in prediction.interval().items()}
         costs = None if price_per_hour is None else {name: each * price_per_hour for name, each in hours.items()}
         figures |= prediction.to_json() | {"steps": num_steps, "hours": hours, "cost": costs}
     measured = result.measured.to_json() if result.measured else None
@@ -125,6 +131,7 @@ def _print_report(
     result: "CheckResult",
     prediction: "Prediction | None",
     num_steps: int,
+    full_steps: float,
     price_per_hour: float | None,
     strategies: "StrategyChoice | None",
 ) -> None:
@@ -133,7 +140,7 @@ def _print_report(
     if prediction is not None:
         for line in describe_prediction(prediction):
             say(line)
-        say(describe_run_length(prediction, num_steps, price_per_hour))
+        say(describe_run_length(prediction, num_steps, price_per_hour, full_steps))
         for message in prediction.advice:
             say(f"What would help: {message}")
     for line in strategies.lines() if strategies else []:

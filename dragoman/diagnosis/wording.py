@@ -102,12 +102,15 @@ def _describe_link(link: "MeasuredLink") -> str:
     )
 
 
-def describe_run_length(prediction: "Prediction", num_steps: int, price_per_hour: float | None) -> str:
-    """Describes time and cost of a number of steps."""
+def describe_run_length(
+    prediction: "Prediction", num_steps: int, price_per_hour: float | None, full_steps: float | None = None
+) -> str:
+    """Describes time and cost of a number of steps, which together have the tokens of `full_steps` full ones."""
+    full_steps = num_steps if full_steps is None else full_steps
 
     def amount(seconds: float) -> str:
-        cost = "" if price_per_hour is None else f", cost {seconds * num_steps / 3600 * price_per_hour:,.2f}"
-        return f"{format_seconds(seconds * num_steps)}{cost}"
+        cost = "" if price_per_hour is None else f", cost {seconds * full_steps / 3600 * price_per_hour:,.2f}"
+        return f"{format_seconds(seconds * full_steps)}{cost}"
 
     return (
         f"{num_steps:,} steps: {amount(prediction.seconds)} ({amount(prediction.low)} to {amount(prediction.high)}), "

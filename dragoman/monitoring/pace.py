@@ -144,7 +144,7 @@ class Pace:
         steps = f"{num_left:,} {'more ' if step else ''}steps at {at_first}{format_step(seconds_per_step)} a step"
         if seconds == self._seconds_of_budget:
             full_steps = max(0.0, seconds - self._seconds_of_evaluations(step)) / seconds_per_step
-            num_made = int(growth.steps_for(growth.full_steps(0, step) + full_steps)) - step
+            num_made = growth.steps_within(growth.full_steps(0, step) + full_steps) - step
             return (
                 f"Expected: {format_duration(seconds)}{cost}, until {self.length.budget.setting} ends the run after "
                 f"about {num_made:,} of {steps}."

@@ -46,15 +46,15 @@ class BatchGrowth:
         """Returns how many full steps have as many tokens as the steps from `begin` to `end` - 1."""
         return sum((last - first) * self.share_at(first) for first, last in self._stages(begin, end))
 
-    def steps_for(self, full_steps: float) -> int:
-        """Returns the number of first steps that have at least as many tokens as so many full steps."""
+    def steps_within(self, full_steps: float) -> int:
+        """Returns the number of first steps that have at most as many tokens as so many full steps."""
         done = 0.0
         for first, last in self._stages(0, self.full_from_step):
             share = self.share_at(first)
-            if done + (last - first) * share >= full_steps:
-                return first + math.ceil((full_steps - done) / share)
+            if done + (last - first) * share > full_steps:
+                return first + int((full_steps - done) / share)
             done += (last - first) * share
-        return self.full_from_step + math.ceil(full_steps - done)
+        return self.full_from_step + int(full_steps - done)
 
     def _stages(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yields the ranges of steps of one size."""

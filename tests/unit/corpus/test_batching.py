@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from dragoman.corpus.batching import (
 from dragoman.corpus.mixture import Mixture, MixtureStage
 from dragoman.corpus.prepared_corpus import TrainCorpus
 from dragoman.corpus.shards import ParallelIds, Shard, Shards
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.errors import UserError
 
 Lengths = list[tuple[int, int]]
@@ -49,8 +51,8 @@ def make_pairs(lengths: Lengths) -> SimpleNamespace:
     )
 
 
-def make_settings(**changes: int) -> BatchSettings:
-    values = {"global_batch_tokens": 200, "virtual_workers": 4, "max_tokens": 40, "seed": 1} | changes
+def make_settings(**changes: Any) -> BatchSettings:
+    values: dict[str, Any] = {"global_batch_tokens": 200, "virtual_workers": 4, "max_tokens": 40, "seed": 1} | changes
     return BatchSettings(**values)
 
 
@@ -58,7 +60,7 @@ def make_stream(
     lengths: Lengths = LENGTHS,
     mixture: Mixture | None = None,
     position: BatchPosition = FIRST_POSITION,
-    **settings: int,
+    **settings: Any,
 ) -> BatchStream:
     counts = Counter(max(pair) for pair in lengths)
     everything = Mixture((TrainCorpus("all", 1.0, len(lengths), members=None),), (MixtureStage(0, {"all": 1.0}),))
@@ -141,6 +143,50 @@ def test_resuming_at_any_position_continues_the_same_sequence(mixture):
         for step in range(cut, min(cut + 8, 90)):
             assert resumed.position == positions[step]
             assert_same(resumed.next_step(), plans[step])
+
+
+GROWING: dict[str, Any] = {"global_batch_tokens": 400, "growth": BatchGrowth(100, 400, doubling_steps=25)}
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_batches_double_with_a_new_epoch_until_they_are_full():
+    stream = make_stream(**GROWING)
+    tokens, epochs = [], []
+    for _ in range(80):
+        epochs.append(stream.position.epoch)
+        plan = stream.next_step()
+        tokens.append(
+            max(len(part) * max((max(LENGTHS[i]) + 1 for i in part), default=0) for part in plan.micro_batches)
+        )
+    for begin, end, budget in ((0, 25, 25), (25, 50, 50), (50, 80, 100)):
+        assert 0.8 * budget < max(tokens[begin:end]) <= budget
+    assert stream.next_step() is not None
+    # No epoch spans a growth: its pools were cut for one size.
+    assert epochs[24] < epochs[26]
+    assert epochs[49] < epochs[51]
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_resuming_while_batches_grow_continues_the_same_sequence():
+    stream = make_stream(**GROWING)
+    positions, plans = [], []
+    for _ in range(70):
+        positions.append(stream.position)
+        plans.append(stream.next_step())
+    for cut in range(70):
+        resumed = make_stream(position=positions[cut], **GROWING)
+        for step in range(cut, min(cut + 8, 70)):
+            assert resumed.position == positions[step]
+            assert_same(resumed.next_step(), plans[step])
+
+
+def test_pairs_that_only_the_first_batches_leave_out_are_counted_apart():
+    stream = make_stream(lengths=[(3, 3)] * 50 + [(30, 30)] * 20 + [(45, 45)], **GROWING)
+    assert (stream.num_left_out, stream.longest_used) == (1, 40)
+    assert (stream.num_left_out_at_first, stream.longest_used_at_first) == (21, 25)
+    used = [max(lengths) for _ in range(60) for lengths in [pairs_of(stream.next_step())]]
+    assert max(used[:25]) < 50  # the first 50 pairs are the short ones
+    assert max(used[50:]) >= 50
 
 
 @pytest.mark.usefixtures("small_pools")

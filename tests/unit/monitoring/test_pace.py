@@ -1,10 +1,13 @@
 """The pace of a run: speed and loss of recent steps, and the time left with evaluations and budgets."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from dragoman.monitoring.pace import FinishedStep, Pace, RunLength
+from dragoman.run.batch_growth import BatchGrowth
+from dragoman.run.budget import Budget
 from dragoman.run.config import build_settings
 
 
@@ -17,21 +20,21 @@ def make_pace(*steps: FinishedStep, length: RunLength | None = None) -> Pace:
 
 def test_the_first_step_already_tells_speed_loss_and_time_left():
     pace = make_pace(FinishedStep(2.0, num_target_tokens=4_000, loss_sum=9_000.0, num_loss_tokens=1_000))
-    assert (pace.seconds_per_step, pace.tokens_per_second, pace.loss) == (2.0, 2_000, 9.0)
+    assert (pace.seconds_per_full_step, pace.tokens_per_second, pace.loss) == (2.0, 2_000, 9.0)
     assert pace.seconds_left(1) == 198.0
 
 
 def test_nothing_is_known_before_the_first_step():
     pace = make_pace()
-    assert (pace.seconds_per_step, pace.tokens_per_second, pace.loss, pace.seconds_left(0)) == (None,) * 4
+    assert (pace.seconds_per_full_step, pace.tokens_per_second, pace.loss, pace.seconds_left(0)) == (None,) * 4
     assert pace.describe_expectation(0) == ""
 
 
 def test_only_recent_steps_count():
     pace = make_pace(*(FinishedStep(10.0) for _ in range(5)), *(FinishedStep(1.0) for _ in range(30)))
-    assert pace.seconds_per_step == 1.0
+    assert pace.seconds_per_full_step == 1.0
     slow = make_pace(*(FinishedStep(seconds) for seconds in (9.0, 400.0, 100.0, 200.0, 300.0)))
-    assert slow.seconds_per_step == 200.0  # a few steps, however long they take
+    assert slow.seconds_per_full_step == 200.0  # a few steps, however long they take
 
 
 def test_a_loss_that_overflowed_does_not_count():
@@ -102,3 +105,21 @@ def test_a_resumed_run_has_what_is_left_of_its_budget():
 
 def test_a_run_at_its_last_step_expects_nothing():
     assert Pace(RunLength(100), expected_seconds=1.0).describe_expectation(100) == ""
+
+
+def growing() -> RunLength:
+    """Ten steps of a quarter of the batch, ten of half of it, then full ones."""
+    return RunLength(100, growth=BatchGrowth(1_024, 4_096, 10))
+
+
+def test_small_batches_at_the_start_do_not_make_the_rest_look_short():
+    pace = make_pace(*(FinishedStep(1.0, batch_share=0.25) for _ in range(5)), length=growing())
+    assert pace.seconds_per_full_step == 4.0
+    assert pace.seconds_left(5) == 5 * 1.0 + 10 * 2.0 + 80 * 4.0
+    assert "95 more steps at 1 s to 4 s a step" in pace.describe_expectation(5)
+
+
+def test_a_budget_holds_more_steps_while_they_are_small():
+    length = replace(growing(), budget=Budget(24.0, "time"))
+    expectation = Pace(length, expected_seconds=4.0).describe_expectation(0)
+    assert "after about 17 of 100 steps" in expectation  # 10 of 1 s, then 7 of 2 s
