@@ -170,7 +170,8 @@ class TrainingSettings(SettingsTable):
     warmup_steps: CountOrZero = 8_000
     """Steps of linear warm-up; for "transformer" the step of the peak."""
     decay_steps: Count | None = None
-    """exponential: steps per decay; polynomial, cosine: steps to the minimum. Default: what is left after warm-up."""
+    """exponential: steps per decay; polynomial, cosine: steps to the minimum. Default: what is left after warm-up.
+    Where the batch grows, smaller steps count in proportion to their tokens."""
     decay_rate: Positive = 0.5
     """exponential: factor per decay_steps; plateau: factor each time."""
     decay_power: Positive = 1.0

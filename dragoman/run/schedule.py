@@ -1,6 +1,7 @@
 """Learning-rate schedules: every policy of OpenSeq2Seq, each with optional warm-up; and one that follows plateaus.
 
-`step` is the number of optimizer updates already done, so the first update uses rate(0).
+`step` is the number of optimizer updates already done, so the first update uses rate(0). Where the batch grows, a decay
+counts smaller steps in proportion to their tokens: their number says little about how much text was seen.
 """
 
 import math
@@ -38,13 +39,18 @@ def lower_at_plateaus(rate: float, num_cuts: int, settings: TrainingSettings) ->
     return max(rate * settings.decay_rate**num_cuts, min(rate, settings.minimum_learning_rate))
 
 
+def decay_length(settings: TrainingSettings) -> float:
+    """Returns the length of the decay in steps of full size."""
+    return settings.decay_steps or max(1, settings.batch_growth.full_steps(settings.warmup_steps, settings.max_steps))
+
+
 def _build_decay(settings: TrainingSettings) -> Rate:
     """Builds the rate after warm-up; decay starts where warm-up ends."""
     peak, floor = settings.learning_rate, settings.minimum_learning_rate
-    decay_steps = settings.decay_steps or max(1, settings.max_steps - settings.warmup_steps)
+    decay_steps, growth = decay_length(settings), settings.batch_growth
 
     def progress(step: int) -> float:
-        return max(0, step - settings.warmup_steps) / decay_steps
+        return growth.full_steps(settings.warmup_steps, step) / decay_steps
 
     match settings.schedule:
         case "transformer" | "fixed" | "plateau":

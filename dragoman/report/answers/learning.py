@@ -1,29 +1,35 @@
-"""Questions 2 and 3: is the model fully trained, and is it overfitting?"""
+"""Question 2: is the model fully trained?"""
 
 import numpy as np
 
+from dragoman.diagnosis.divergence import Divergence
 from dragoman.diagnosis.forecast import Forecast, Prospect, round_steps
+from dragoman.diagnosis.wording import join_words
 from dragoman.report.best_checkpoint import BY_LOSS
-from dragoman.report.content import Answer, Chart, Series, Table
+from dragoman.report.content import Answer, Table
 from dragoman.report.durations import counted, describe_hours, format_briefly
 from dragoman.report.findings import Findings
 from dragoman.report.learning_charts import learning_charts
-from dragoman.report.nan_loss import NanLoss
+from dragoman.report.nan_loss import NanLoss, likely_causes
 from dragoman.report.scores import score_of
-from dragoman.report.state import describe_nan_cost, describe_rest, describe_warmup
+from dragoman.report.state import (
+    cause_of_death,
+    describe_divergence,
+    describe_nan_cost,
+    describe_rest,
+    describe_warmup,
+    is_stop,
+    shorten_cause,
+)
 from dragoman.run.config import TrainingSettings
-from dragoman.run.schedule import build_schedule
+from dragoman.run.schedule import build_schedule, decay_length
+from dragoman.run.summary import with_full_stop
 
 _TRAINED = "Is the model fully trained, and how can you tell?"
-_OVERFITTING = "Is it overfitting?"
 FEWEST_EVALUATIONS = 5
 _FEWEST_LATE = 3
 _MORE_SHARE = 0.1
 """Length of the first forecast, as a share of the steps so far."""
-_HIDDEN_GAP_SHARE = 0.1
-"""Share of the steps left out of the chart of the gap between the losses, which fall too fast at first."""
-_CLEAR_GAIN = 0.02
-"""Relative change of a score that is worth mentioning in a few words."""
 _HOW_FORECASTS_WORK = (
     "The forecast fits floor + A · (sum of learning rates)^-alpha + D · rate + E · (sum of rates), averaged over "
     "alpha; the intervals hold the true value nine times out of ten (benchmarks/forecast.py tests them on real curves)."
@@ -37,6 +43,8 @@ def answer_trained(findings: Findings) -> Answer:
         return _answer_nan(findings, nan)
     if progress.is_untrained:
         return _answer_untrained(findings)
+    if findings.divergence is not None:
+        return _answer_diverged(findings, findings.divergence)
     loss, bleu = findings.loss_forecast, findings.bleu_forecast
     if loss is None and bleu is None:
         return _without_forecast(findings)
@@ -70,12 +78,26 @@ def _answer_nan(findings: Findings, nan: NanLoss) -> Answer:
     )
 
 
+def _answer_diverged(findings: Findings, found: Divergence) -> Answer:
+    best = findings.best_checkpoint
+    advice = [f"Use the checkpoint of {best.describe()}."] if best else []
+    return Answer(
+        _TRAINED,
+        f"No: {describe_divergence(findings, found)}",
+        [f"Likely cause: {join_words(likely_causes(findings.evidence, found.step), 'or')}.", *advice],
+        confidence=0.9,
+        charts=learning_charts(findings),
+        short=f"No: diverged after step {found.last_good_step:,}",
+    )
+
+
 def _answer_untrained(findings: Findings) -> Answer:
     charts, last = learning_charts(findings), findings.evidence.last_step
     if findings.evidence.may_have_steps and not last:
         return Answer(_TRAINED, f"Not known. {findings.evidence.missing_steps}", charts=charts, short="Not known")
     if not last:
-        return Answer(_TRAINED, "No: no step was trained.", confidence=0.9, charts=charts, short="No step trained")
+        seen = "logged" if findings.evidence.facts.has_begun_training else "trained"
+        return Answer(_TRAINED, f"No: no step was {seen}.", confidence=0.9, charts=charts, short=f"No step {seen}")
     why = f"No: the run made only {findings.progress.describe()}."
     return Answer(_TRAINED, why, confidence=0.95, charts=charts, short=f"No: only {counted(last, 'step')}")
 
@@ -83,10 +105,10 @@ def _answer_untrained(findings: Findings) -> Answer:
 def _without_forecast(findings: Findings) -> Answer:
     """Judges a run with too few evaluations by its own plan."""
     progress = findings.progress
-    too_few = _describe_evaluations(findings)
+    too_few = describe_evaluations(findings)
     if any(each.step > 0 for each in findings.evaluations):
         too_few += f", but a forecast needs at least {FEWEST_EVALUATIONS} evaluations"
-    missing = [_missing_evaluations(findings)]
+    missing = [missing_evaluations(findings)]
     charts = learning_charts(findings)
     if progress.is_unfinished:
         seen = ", as far as this log shows" if findings.evidence.is_excerpt else ""
@@ -95,13 +117,26 @@ def _without_forecast(findings: Findings) -> Answer:
         evidence = [f"What more steps would bring cannot be said: {too_few}."]
         short = f"No: {progress.percent} of the plan"
         return Answer(_TRAINED, answer, evidence, 0.9, charts, missing=missing, short=short)
+    if not progress.is_over and (found := _describe_early_end(findings)):
+        evidence = [f"What more steps would bring cannot be said: {too_few}."]
+        return Answer(_TRAINED, found[0], evidence, 0.7, charts, missing=missing, short=found[1])
     if progress.is_over:
         answer = f"It did all of its {progress.steps_done:,} steps. Whether more would help cannot be said: {too_few}."
         return Answer(_TRAINED, answer, confidence=0.3, charts=charts, missing=missing, short="Plan finished")
     return Answer(_TRAINED, f"Cannot say: {too_few}.", charts=charts, missing=missing, short="Cannot say")
 
 
-def _describe_evaluations(findings: Findings) -> str:
+def _describe_early_end(findings: Findings) -> tuple[str, str] | None:
+    """Says that a run without a known plan ended too early, also in a few words; None where nothing shows it."""
+    if warmup := describe_warmup(findings):
+        return f"No: it made only {findings.progress.describe()}. {warmup}", "No: still warming up"
+    cause = cause_of_death(findings)
+    if not cause or is_stop(cause):
+        return None
+    return f"Probably not: it did not end by itself. {with_full_stop(cause)}", f"Probably not: {shorten_cause(cause)}"
+
+
+def describe_evaluations(findings: Findings) -> str:
     """Says how often the run was evaluated: "it was never evaluated", "it was evaluated once"."""
     count = len([each for each in findings.evaluations if each.step > 0])
     if not count and findings.evidence.evaluations and findings.nan_loss is not None:
@@ -113,7 +148,8 @@ def _describe_evaluations(findings: Findings) -> str:
     return f"it {times.get(count, f'was evaluated {count} times')}"
 
 
-def _missing_evaluations(findings: Findings) -> str:
+def missing_evaluations(findings: Findings) -> str:
+    """Names what is needed to judge the curves."""
     setting = "" if findings.evidence.is_imported else " (evaluation.evaluate_every)"
     return f"Evaluate more often{setting}."
 
@@ -146,7 +182,7 @@ def _by_the_curves(findings: Findings, loss: Forecast | None, bleu: Forecast | N
     name = _bleu_kind(findings)
     if is_loss_flat and (best_step := step_of_stall(findings)) is not None:
         also = "" if loss is None else "the loss is flat, and "
-        return f"Effectively yes: {also}{name} was best at step {best_step:,}.", "Effectively yes"
+        return f"Effectively yes: {also}{name} has not risen since step {best_step:,}.", "Effectively yes"
     if is_loss_flat and is_bleu_flat:
         return "Effectively yes: the curves are flat.", "Effectively yes"
     if is_loss_flat:
@@ -209,7 +245,7 @@ def _trained_evidence(findings: Findings, loss: Forecast | None, bleu: Forecast 
     if bleu is not None and best_step is not None:
         num_after = int((findings.bleu[0] > best_step).sum())
         name = _bleu_kind(findings)
-        evidence.append(f"{name} was best at step {best_step:,}: the {num_after} evaluations after it were no better.")
+        evidence.append(f"The {num_after} evaluations after step {best_step:,} had no better {name}.")
     elif loss is not None and not (findings.overfitting and findings.overfitting.is_overfitting):
         evidence += _describe_stall(loss, bleu)
     if findings.rates.assumption:
@@ -247,8 +283,8 @@ def what_more_would_bring(findings: Findings) -> str:
 
 def _stretched(settings: TrainingSettings, last_step: int) -> TrainingSettings:
     """Returns the settings with a decay over twice as many steps."""
-    decay = settings.decay_steps or max(1, settings.max_steps - settings.warmup_steps)
-    return settings.model_copy(update={"max_steps": 2 * last_step, "decay_steps": decay + last_step})
+    decay = round(decay_length(settings) + settings.batch_growth.full_steps(last_step, 2 * last_step))
+    return settings.model_copy(update={"max_steps": 2 * last_step, "decay_steps": decay})
 
 
 def first_horizon(findings: Findings) -> int | None:
@@ -350,84 +386,3 @@ def _prospect_cells(found: Prospect, unit: float, digits: int) -> tuple[str, str
         return "not known", ""
     shown = found.scaled(unit)
     return f"{shown.then:.{digits}f}", f"{shown.low:.{digits}f} to {shown.high:.{digits}f}"
-
-
-def answer_overfitting(findings: Findings) -> Answer:
-    """A statistical test on both losses, and the checkpoint to use."""
-    found = findings.overfitting
-    train, is_comparable = findings.comparable_train_loss
-    if found is None:
-        needs = f", but the test needs {FEWEST_EVALUATIONS} evaluations" if findings.evaluations else ""
-        why = f"Cannot say: {_describe_evaluations(findings)}{needs}."
-        return Answer(_OVERFITTING, why, missing=[_missing_evaluations(findings)], short="Cannot say")
-    answer, short = _overfitting_or_not(findings)
-    change = found.late_slope * (findings.evidence.last_step or 0) / 10_000
-    evidence = [
-        f"Lowest dev loss: {found.best_loss:.4f} at step {found.best_step:,}; the last is {found.last_loss:.4f}.",
-        f"Over the last third of the evaluations it changes by {change:+.4f} per tenth of the run.",
-    ]
-    if found.gap_begin is not None and found.gap_end is not None and found.gap_p is not None:
-        evidence.append(
-            f"The gap between dev loss and training loss went from {found.gap_begin:+.3f} to {found.gap_end:+.3f} in "
-            f"the second half of the run (p {_p(found.gap_p)} for a rise by chance)."
-        )
-    missing = []
-    if train is not None and not is_comparable:
-        missing.append(
-            "A comparable training loss: here it is that of single batches with dropout, which is too high for a fair "
-            "comparison. dragoman also evaluates training sentences without dropout."
-        )
-    confidence = min(0.95 if is_comparable else 0.8, 0.5 + 0.02 * len(findings.dev_loss[0]))
-    evidence += _describe_best_score(findings)
-    return Answer(_OVERFITTING, answer, evidence, confidence, _gap_charts(findings), missing=missing, short=short)
-
-
-def _overfitting_or_not(findings: Findings) -> tuple[str, str]:
-    """Returns the answer with the checkpoint to use, and the answer in a few words."""
-    found, best = findings.overfitting, findings.best_checkpoint
-    if found is None:
-        return "", ""
-    use = f"use the checkpoint of {best.describe()}" if best else f"use the checkpoint of step {found.best_step:,}"
-    kept = use.replace("use the checkpoint of", "the best checkpoint is that of")
-    rises = f"the dev loss rises more than chance explains (p {_p(found.rise_p)})"
-    if found.is_overfitting and does_score_disagree(findings) and best and findings.score:
-        before = score_near(findings, found.best_step)
-        since = "" if before is None else f" from {findings.score.format(before)} at step {found.best_step:,}"
-        answer = f"By the loss, yes: {rises}. But {best.by} went{since} to {best.shown} meanwhile: {use}."
-        is_clear = before is None or abs(best.value - before) > _CLEAR_GAIN * abs(before)
-        return answer, f"By the loss, not by {best.by}" if is_clear else "By the loss, yes"
-    if found.is_overfitting:
-        return f"Yes: {rises}; {use}.", "Yes"
-    no_rise = "the dev loss does not rise more than chance explains"
-    if found.is_memorising:
-        gap = f"but the training loss falls away from it (p {_p(found.gap_p or 0.0)})"
-        return f"Not yet: {no_rise}, {gap}; {kept}.", "Not yet"
-    return f"No: {no_rise} (p {_p(found.rise_p)}); {kept}.", "No"
-
-
-def _p(value: float) -> str:
-    if value > 0.99:
-        return "> 0.99"
-    return f"= {value:.2g}" if value >= 0.001 else "< 0.001"
-
-
-def _describe_best_score(findings: Findings) -> list[str]:
-    score = findings.score
-    if score is None:
-        return []
-    extreme = min if score.is_lower_better else max
-    best = extreme(range(len(score.values)), key=score.values.__getitem__)
-    return [f"Best {score.name}: {score.format(score.values[best])} at step {score.steps[best]:,}."]
-
-
-def _gap_charts(findings: Findings) -> list[Chart]:
-    steps, losses = findings.dev_loss
-    train, is_comparable = findings.comparable_train_loss
-    if train is None:
-        return []
-    is_shown = steps > _HIDDEN_GAP_SHARE * steps[-1]
-    how = "both without dropout" if is_comparable else "training with dropout, smoothed over the same steps"
-    title = "Gap between dev and training loss"
-    gap = Series("dev loss minus training loss", steps[is_shown].tolist(), (losses - train)[is_shown].tolist())
-    note = f"A rising line means that the model memorises its training data ({how})."
-    return [Chart("gap", title, "step", findings.loss_unit.replace("loss in ", "difference in "), [gap], note=note)]

@@ -129,11 +129,13 @@ def _explain_schedule(settings: TrainingSettings, width: int | None) -> list[str
 
 def _describe_decay(settings: TrainingSettings) -> str:
     decay = settings.decay_steps or max(1, settings.max_steps - settings.warmup_steps)
+    is_growing = bool(settings.first_batch_tokens and settings.decay_steps)
+    steps = "steps of full batches" if is_growing else "steps"
     match settings.schedule:
         case "cosine" | "polynomial":
-            return f" It reaches {settings.minimum_learning_rate:g} after {decay:,} further steps."
+            return f" It reaches {settings.minimum_learning_rate:g} after {decay:,} further {steps}."
         case "exponential":
-            return f" It is multiplied by {settings.decay_rate:g} every {decay:,} steps."
+            return f" It is multiplied by {settings.decay_rate:g} every {decay:,} {steps}."
         case "piecewise_constant":
             jumps = ", ".join(
                 f"× {m:g} from step {b:,}" for b, m in zip(settings.boundaries, settings.multipliers, strict=True)
@@ -145,7 +147,7 @@ def _describe_decay(settings: TrainingSettings) -> str:
                 f"least, after {settings.plateau_patience} evaluations in a row without a better score on the dev set."
             )
         case "inverse_polynomial":
-            return f" It falls with (1 + progress)^-{settings.decay_power:g}, progress in units of {decay:,} steps."
+            return f" It falls with (1 + progress)^-{settings.decay_power:g}, progress in units of {decay:,} {steps}."
     return ""
 
 

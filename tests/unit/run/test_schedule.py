@@ -45,6 +45,16 @@ def test_the_cap_cuts_the_peak_and_nothing_else():
     assert capped(7_999) == 5e-4
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "polynomial", "exponential", "inverse_polynomial"])
+def test_a_decay_follows_the_text_seen_where_the_batch_grows(schedule):
+    shared = {"schedule": schedule, "learning_rate": 1.0, "global_batch_tokens": 4_096}
+    # 40 quarter steps and 40 half ones are 30 full ones; 70 more make 100.
+    growing = build(max_steps=150, first_batch_tokens=1_024, batch_doubling_steps=40, **shared)
+    constant = build(max_steps=100, **shared)
+    for step, full_steps in ((0, 0), (40, 10), (80, 30), (115, 65), (150, 100), (170, 120)):
+        assert growing(step) == pytest.approx(constant(full_steps))
+
+
 def test_plateaus_lower_the_rate_down_to_the_minimum_and_never_raise_it():
     settings = TrainingSettings(schedule="plateau", learning_rate=1e-3, decay_rate=0.5, minimum_learning_rate=3e-4)
     assert [lower_at_plateaus(1e-3, cuts, settings) for cuts in range(4)] == [1e-3, 5e-4, 3e-4, 3e-4]
