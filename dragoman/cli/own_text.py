@@ -56,7 +56,7 @@ def train_on_own_text(
 ) -> dict[str, Any]:
     """Prepares, chooses and explains settings, trains, and evaluates on the held-out test lines; returns the scores."""
     require_free_folder(run)
-    machine = Machine(num_cores(), count_gpus(), placement.num_workers)
+    machine = Machine(num_cores(), count_gpus(), placement.num_workers, not placement.is_only_this_machine)
     asked = apply_overrides({}, overrides)
     choose = _Chooser(machine, run.prepared, asked.get("training", {}).get("start_from"))
     _check_overrides(choose, overrides)

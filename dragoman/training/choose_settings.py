@@ -1,12 +1,13 @@
 """Chooses settings for a corpus by its size and by the machine, and explains each choice."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.tables import dump_toml
 
 
@@ -18,6 +19,8 @@ class Machine:
     num_gpus: int
     num_workers: int = 1
     """Worker processes the user asked for."""
+    has_other_hosts: bool = False
+    """Whether steps wait for a network between machines."""
 
     def __str__(self) -> str:
         if self.num_gpus:
@@ -57,8 +60,8 @@ def choose_settings(
     model, training = asked.get("model", {}), asked.get("training", {})
     choices = [_choose_model(size, machine, model)]
     preset = choices[0].values["model"]["preset"]
-    choices.append(_choose_batch(size, machine, training))
-    choices.append(_choose_steps(size, choices[-1].values["training"]["global_batch_tokens"], training))
+    choices.append(_choose_growing_batch(size, machine, training))
+    choices.append(_choose_steps(size, choices[-1].values["training"], training))
     choices.append(_choose_schedule(preset, choices[-1].values["training"]["max_steps"], training))
     return _join(choices, prepared, asked)
 
@@ -152,19 +155,72 @@ def _choose_batch(size: CorpusSize, machine: Machine, asked: Mapping[str, Any]) 
     )
 
 
-def _choose_steps(size: CorpusSize, batch_tokens: int, asked: Mapping[str, Any]) -> Choice:
-    epochs = 40 if size.num_pairs < 20_000 else 20 if size.num_pairs < 200_000 else 8
-    steps = asked.get("max_steps", min(100_000, max(300, epochs * size.num_target_tokens // batch_tokens)))
+_FIRST_BATCH_TOKENS = 1_024
+_FIRST_SLICE_TOKENS = 256
+"""Tokens of a virtual worker at first: as many as the longest sentence may have."""
+_SMALLEST_GROWTH = 2
+_GROWING_SHARE = 0.6
+"""Share of all text that is read while batches still grow."""
+
+
+def _choose_growing_batch(size: CorpusSize, machine: Machine, asked: Mapping[str, Any]) -> Choice:
+    """Lets batches begin small where a small step takes little more time per token than a large one."""
+    full = _choose_batch(size, machine, asked)
+    tokens, num_slices = (full.values["training"][name] for name in ("global_batch_tokens", "virtual_workers"))
+    smallest = max(_FIRST_BATCH_TOKENS, _FIRST_SLICE_TOKENS * asked.get("virtual_workers", num_slices))
+    is_worth_it = not machine.num_gpus and not machine.has_other_hosts and tokens >= _SMALLEST_GROWTH * smallest
+    first = asked.get("first_batch_tokens", smallest if is_worth_it else 0)
+    if not 0 < first < tokens:
+        return full
+    return Choice(
+        {"training": full.values["training"] | {"first_batch_tokens": first}},
+        f"Batches of {first:,} tokens at first, which grow to {tokens:,} (then about "
+        f"{max(1, size.num_target_tokens // tokens):,} steps per epoch): early in training, many small updates teach "
+        "more than a few exact ones.",
+    )
+
+
+def _choose_steps(size: CorpusSize, batch: Mapping[str, Any], asked: Mapping[str, Any]) -> Choice:
+    """Chooses a number of epochs, as steps of full size, and the growth of the batch with it."""
+    tokens, epochs = batch["global_batch_tokens"], 40 if size.num_pairs < 20_000 else 20
+    if size.num_pairs >= 200_000:
+        epochs = 8
+    full_steps = min(100_000, max(300, epochs * size.num_target_tokens // tokens))
+    growth = _plan_growth(batch, full_steps, asked)
+    steps = asked.get("max_steps", growth.steps_within(full_steps))
+    num_epochs = growth.full_steps(0, steps) * tokens / size.num_target_tokens
     interval = max(50, steps // 10)
+    training = {"max_steps": steps, "log_every": max(10, min(50, interval // 5)), "sample_every": interval}
+    growing = ""
+    if growth.full_from_step:
+        training["batch_doubling_steps"] = growth.doubling_steps
+        growing = f"; batches double every {growth.doubling_steps:,} steps until step {growth.full_from_step:,}"
     return Choice(
         {
-            "training": {"max_steps": steps, "log_every": max(10, min(50, interval // 5)), "sample_every": interval},
+            "training": training,
             "evaluation": {"evaluate_every": interval},
             "checkpoints": {"save_every": interval},
         },
-        f"{steps:,} steps, about {steps * batch_tokens / size.num_target_tokens:.0f} epochs; "
+        f"{steps:,} steps, about {num_epochs:.0f} epochs{growing}; "
         f"evaluated on the dev set and saved every {interval:,} steps; the best checkpoint is kept.",
     )
+
+
+def _plan_growth(batch: Mapping[str, Any], full_steps: int, asked: Mapping[str, Any]) -> BatchGrowth:
+    """Returns a growth that ends when `_GROWING_SHARE` of the text is read, of all steps or of those asked for."""
+    tokens = batch["global_batch_tokens"]
+    growth = BatchGrowth(min(batch.get("first_batch_tokens") or tokens, tokens), tokens)
+    num_doublings = growth.full_from_step
+    if not num_doublings:
+        return growth
+    full_steps_growing = growth.full_steps(0, num_doublings)  # with one step of each size
+    if "max_steps" in asked:
+        later_steps = full_steps_growing * (1 - _GROWING_SHARE) / _GROWING_SHARE
+        doubling_steps = asked["max_steps"] / (num_doublings + later_steps)
+    else:
+        doubling_steps = _GROWING_SHARE * full_steps / full_steps_growing
+    chosen = max(1, round(doubling_steps))
+    return replace(growth, doubling_steps=asked.get("batch_doubling_steps", chosen))
 
 
 def _choose_schedule(preset: str, steps: int, asked: Mapping[str, Any]) -> Choice:

@@ -44,7 +44,50 @@ def test_no_pair_is_left_out_because_of_the_chosen_budget_on_a_cpu(size, machine
     if machine.num_gpus > 4:
         return
     chosen = build_settings(choose_settings(size, machine, Path("prepared"))[0])
-    assert chosen.training.global_batch_tokens // chosen.training.virtual_workers >= chosen.data.max_tokens
+    first_tokens = chosen.training.batch_growth.first_tokens
+    assert first_tokens // chosen.training.virtual_workers >= chosen.data.max_tokens
+
+
+@pytest.mark.parametrize("asked", [{}, {"max_steps": 100}, {"max_steps": 3_000, "global_batch_tokens": 16_384}])
+@pytest.mark.parametrize("num_pairs", [5_000, 29_000, 300_000])
+def test_small_batches_at_first_read_the_larger_part_of_the_text(num_pairs, asked):
+    size = CorpusSize(num_pairs, 15 * num_pairs)
+    tables, reasons = choose_settings(size, LAPTOP, Path("prepared"), {"training": asked})
+    training = build_settings(tables).training
+    growth, steps = training.batch_growth, training.max_steps
+    assert growth.first_tokens == 1_024 < growth.full_tokens
+    assert growth.full_steps(0, growth.full_from_step) / growth.full_steps(0, steps) == pytest.approx(0.6, abs=0.03)
+    assert any(
+        f"double every {growth.doubling_steps:,} steps until step {growth.full_from_step:,}" in r for r in reasons
+    )
+    if not asked:
+        epochs = growth.full_steps(0, steps) * growth.full_tokens / size.num_target_tokens
+        assert epochs == pytest.approx({5_000: 40, 29_000: 20, 300_000: 8}[num_pairs], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked"),
+    [
+        (Machine(8, 1), {}),
+        (Machine(8, 0, has_other_hosts=True), {}),
+        (Machine(16, 0, num_workers=16), {}),  # slices of the batch would be too short for long sentences
+        (LAPTOP, {"global_batch_tokens": 1_500}),
+        (LAPTOP, {"first_batch_tokens": 0}),
+        (LAPTOP, {"first_batch_tokens": 9_000}),
+    ],
+)
+def test_batches_do_not_grow_where_small_ones_would_not_pay(machine, asked):
+    tables, reasons = choose_settings(CorpusSize(29_000, 15 * 29_000), machine, Path("p"), {"training": asked})
+    assert build_settings(tables).training.batch_growth.full_from_step == 0
+    assert not any("double" in reason or "grow" in reason for reason in reasons)
+
+
+def test_a_growth_that_was_asked_for_is_kept():
+    asked = {"training": {"first_batch_tokens": 512, "batch_doubling_steps": 70, "virtual_workers": 2}}
+    tables, _ = choose_settings(CorpusSize(29_000, 15 * 29_000), Machine(8, 1), Path("p"), asked)
+    training = build_settings(tables).training
+    assert (training.first_batch_tokens, training.batch_doubling_steps) == (512, 70)
+    assert training.batch_growth.full_from_step == 210 < training.max_steps
 
 
 @pytest.mark.parametrize(
