@@ -50,6 +50,7 @@ class GradientSum:
         self._buckets = list(self.flat.tensor_split(first_begins[1:]))
         self._pending: list[int] = []
         self._works: list[dist.Work] = []
+        self._sums_kept: dict[int, Tensor] = {}
         self._is_last_backward = False
 
     @property
@@ -68,9 +69,21 @@ class GradientSum:
 
     def start_step(self) -> None:
         """Sets the gradients of the last step to zero."""
+        self._works, self._sums_kept = [], {}
+        self._begin_pass()
+
+    def start_again(self) -> None:
+        """Forgets what was added since `start_step`, except buckets that were sent: those were complete."""
+        for bucket, work in enumerate(self._works):
+            if bucket not in self._sums_kept:
+                with waiting("the gradients of all ranks"):
+                    work.wait()
+                self._sums_kept[bucket] = self._buckets[bucket].clone()
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
         self.flat.zero_()
         self._pending = list(self._bucket_sizes)
-        self._works = []
         self._is_last_backward = False
 
     def expect_last_backward(self) -> None:
@@ -85,6 +98,8 @@ class GradientSum:
             with waiting("the gradients of all ranks"):
                 for work in self._works:
                     work.wait()
+            for bucket, summed in self._sums_kept.items():
+                self._buckets[bucket].copy_(summed)
         return self.flat
 
     def _on_gradient_complete(self, parameter: nn.Parameter) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
-from dragoman.cluster.world import World
+from dragoman.cluster.world import World, wait_for_device
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
@@ -92,7 +92,7 @@ def _all_reduce_seconds(part: Tensor, group: dist.ProcessGroup | None) -> float:
     dist.barrier(group)
     begin = time.perf_counter()
     dist.all_reduce(part, group=group)
-    _wait_for_device(part)
+    wait_for_device(part.device)
     return time.perf_counter() - begin
 
 
@@ -101,7 +101,7 @@ def _all_gather_seconds(part: Tensor, group: dist.ProcessGroup | None) -> float:
     dist.barrier(group)
     begin = time.perf_counter()
     dist.all_gather(gathered, part, group=group)
-    _wait_for_device(part)
+    wait_for_device(part.device)
     return time.perf_counter() - begin
 
 
@@ -164,7 +164,7 @@ class BackgroundAllReduce:
     def finish(self) -> float:
         """Collective: waits for the end; returns the seconds since the start, on the slowest rank."""
         self._work.wait()
-        _wait_for_device(self._buffer)
+        wait_for_device(self._buffer.device)
         return _agreed_largest((self._end or time.perf_counter()) - self._begin, None)
 
 
@@ -257,7 +257,7 @@ def _timed_message(world: World, size: int, receiver: int) -> float:
     begin = time.perf_counter()
     dist.send(message, receiver)
     dist.recv(answer, receiver)
-    _wait_for_device(answer)
+    wait_for_device(answer.device)
     return time.perf_counter() - begin
 
 
@@ -270,7 +270,7 @@ def _answer_messages(world: World, sender: int) -> None:
             return
         message = _message(world, size)
         dist.recv(message, sender)
-        _wait_for_device(message)
+        wait_for_device(message.device)
         dist.send(_message(world, PING_BYTES), sender)
 
 
@@ -289,8 +289,3 @@ def _gather_rows(world: World, rows: list[list[float]], num_rows: int) -> list[l
     tables = world.gather_numbers(padded)
     cut = (table[begin : begin + width] for table in tables for begin in range(0, len(table), width))
     return [row for row in cut if row[0] >= 0]
-
-
-def _wait_for_device(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)

@@ -5,6 +5,7 @@ What a lossy format leaves out is kept by its replica and added to the next grad
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from dragoman.cluster.replica_exchange import ReplicaExchange
 from dragoman.cluster.replica_layout import ReplicaLayout
 from dragoman.cluster.step_clock import Part
 from dragoman.cluster.wire_formats import WIRE_FORMATS, WireFormat, wire_format
-from dragoman.cluster.world import World
+from dragoman.cluster.world import World, wait_for_device
 from dragoman.corpus.batching import MicroBatch
 
 
@@ -86,29 +87,17 @@ class EncodedSum(ReplicaGradientSum):
         return self._format.num_bytes(self.flat.numel())
 
     def _combine(self, sums: Mapping[int, Tensor]) -> Tensor:
-        payloads = {replica: self._encode(replica, summed) for replica, summed in sums.items()}
+        payloads = {
+            replica: self._format.encode(summed, self.residuals.get(replica)) for replica, summed in sums.items()
+        }
         return sum_payloads(self._format, self._exchange.start(payloads).wait(), self.flat.numel())
-
-    def _encode(self, replica: int, summed: Tensor) -> Tensor:
-        return encode_with_residual(self._format, summed, self.residuals.get(replica))
-
-
-def encode_with_residual(wire: WireFormat, values: Tensor, residual: Tensor | None) -> Tensor:
-    """Returns the payload of values plus what was left out before; the residual becomes what is left out now."""
-    if residual is None:
-        return wire.encode(values)
-    whole = residual.add_(values)
-    payload = wire.encode(whole)
-    # A gradient that is not finite must reach the guard, but not stay for the steps after it.
-    residual.sub_(wire.decode(payload, values.numel())).nan_to_num_(0.0, 0.0, 0.0)
-    return payload
 
 
 def sum_payloads(wire: WireFormat, payloads: list[Tensor], num_values: int) -> Tensor:
     """Adds up payloads in the order of replicas, so that the sum does not depend on which rank sent them."""
-    total = wire.decode(payloads[0], num_values).clone()
-    for payload in payloads[1:]:
-        total += wire.decode(payload, num_values)
+    total = torch.zeros(num_values, device=payloads[0].device)
+    for payload in payloads:
+        wire.add_to(total, payload)
     return total
 
 
@@ -210,27 +199,26 @@ def measure_encoding(
     for name in WIRE_FORMATS:
         wire = wire_format(name)
         residual = torch.zeros_like(values) if wire.loses_much else None
-        seconds = _time(lambda wire=wire, residual=residual: _encode_and_sum(wire, values, residual, num_replicas))  # type: ignore[misc]
+        seconds = _time(partial(_encode_and_sum, wire, values, residual, num_replicas), values.device)
         found[name] = wire.num_bytes(values.numel()), seconds
     alone = World(device=values.device)
     sums = PowerSgdSum(list(parameters), alone, ReplicaExchange(ReplicaLayout.of_run(1, 1, 1), alone), powersgd_rank)
-    found["powersgd"] = sums.num_exchanged_bytes, _time(lambda: sums._combine({0: values}))
+    found["powersgd"] = sums.num_exchanged_bytes, _time(lambda: sums._combine({0: values}), values.device)
     return found
 
 
 def _encode_and_sum(wire: WireFormat, values: Tensor, residual: Tensor | None, num_replicas: int) -> None:
-    payload = encode_with_residual(wire, values, residual)
+    payload = wire.encode(values, residual)
     sum_payloads(wire, [payload] * num_replicas, values.numel())
 
 
-def _time(action: Callable[[], object]) -> float:
+def _time(action: Callable[[], object], device: torch.device) -> float:
     """Returns the seconds of the faster one of two calls; the first also allocates memory."""
     seconds = []
     for _ in range(2):
         begin = time.perf_counter()
         action()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        wait_for_device(device)
         seconds.append(time.perf_counter() - begin)
     return min(seconds)
 

@@ -1,7 +1,7 @@
 """Measures how long each part of a step takes on this rank. Parts never overlap, so they add up to wall time.
 
-On a GPU, moments are events on its stream that are read after the interval, so that no step waits for the clock. The
-GPU code has never run on a GPU.
+On an accelerator, moments are events on its stream that are read after the interval, so that no step waits for the
+clock. That code has never run on a GPU.
 """
 
 import time
@@ -81,22 +81,22 @@ class _HostMoments:
 
 class _DeviceMoments:
     def __init__(self, device: torch.device) -> None:
-        self._end_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._device, self._end_stream = device, torch.Stream(device)
 
-    def now(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    def now(self) -> torch.Event:
+        event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
 
     def on_end(self, work: dist.Work, note: Callable[[object], None]) -> None:
         # On a stream of its own: the moment must not wait for the kernels of backward.
-        with torch.cuda.stream(self._end_stream):
+        with self._end_stream:
             work.wait()
             note(self.now())
 
     def seconds_between(self, begin: object, end: object) -> float:
-        assert isinstance(begin, torch.cuda.Event)
-        assert isinstance(end, torch.cuda.Event)
+        assert isinstance(begin, torch.Event)
+        assert isinstance(end, torch.Event)
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1000
 
@@ -111,8 +111,8 @@ class StepClock:
     """Records when this rank switches from one part to another; `read` adds up the times."""
 
     def __init__(self, device: torch.device | None = None, is_on: bool = True) -> None:
-        is_gpu = device is not None and device.type == "cuda"
-        self._moments: _Moments = _DeviceMoments(device) if is_gpu and device is not None else _HostMoments()
+        is_host = device is None or device.type in ("cpu", "meta")
+        self._moments: _Moments = _HostMoments() if is_host or device is None else _DeviceMoments(device)
         self._is_on = is_on
         self._steps: list[_StepMoments] = []
         self.restart()

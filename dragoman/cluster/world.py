@@ -168,12 +168,23 @@ def join_world(rendezvous: Rendezvous | None, device: torch.device = CPU) -> Wor
     if rendezvous.size > 1:
         # Host tensors use gloo even with GPUs: votes and counts must not wait for kernels.
         gloo = place_gloo(rendezvous.address, rendezvous.ports)
-        backend = f"cpu:{gloo},cuda:nccl" if device.type == "cuda" else gloo
+        backend = gloo if device.type == "cpu" else f"cpu:{gloo},{device.type}:{device_backend(device)}"
         store = PrefixStore("world", rendezvous.store)
         dist.init_process_group(
             backend, store=store, rank=rendezvous.rank, world_size=rendezvous.size, timeout=COLLECTIVE_TIMEOUT
         )
     return World(rendezvous.rank, rendezvous.size, rendezvous.local_rank, device, rendezvous.machines)
+
+
+def device_backend(device: torch.device) -> str:
+    """Returns what exchanges tensors of an accelerator: nccl for CUDA, xccl for Intel's."""
+    return str(dist.get_default_backend_for_device(device.type))
+
+
+def wait_for_device(device: torch.device) -> None:
+    """Returns when the device has computed everything; on a CPU, that is at once."""
+    if device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)
 
 
 def leave_world(world: World) -> None:

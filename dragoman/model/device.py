@@ -1,16 +1,42 @@
-"""The device a model runs on, and the number type of its forward pass."""
+"""The device a model runs on: which one, its number types and its memory. For any accelerator of torch."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_HOST_LIKE = ("cpu", "meta")
+_WITHOUT_DOUBLES = ("mps",)
+"""Accelerators without double precision, in which an update's norm is computed: their machines train on the CPU."""
+CPU_LOSS_POSITIONS = 256
+"""Scores of as many positions fit into the cache of a core."""
+_MOST_LOSS_POSITIONS = 8_192
+_LOSS_MEMORY_SHARE = 1 / 32
+_LOSS_BYTES_PER_SCORE = 12
+"""Scores, their logarithms and a copy in the precision of the products."""
 
 
 def choose_device(local_rank: int = 0) -> torch.device:
-    """Returns the GPU of this rank where there is one, otherwise the CPU."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    return torch.device("cpu")
+    """Returns the accelerator of this rank where there is one, otherwise the CPU."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type in _WITHOUT_DOUBLES:
+        return torch.device("cpu")
+    torch.accelerator.set_device_index(local_rank)
+    return torch.device(found.type, local_rank)
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether kernels run beside the host, on memory of their own."""
+    return device.type not in _HOST_LIKE
+
+
+def free_unused_memory(device: torch.device) -> None:
+    """Gives memory that torch keeps for later back to the device; on a CPU, it is used again as it is."""
+    if is_accelerator(device):
+        torch.accelerator.empty_cache()
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -22,3 +48,34 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
             return torch.autocast(device.type, torch.float16)
         case _:
             return nullcontext()
+
+
+def loss_positions(device: torch.device, vocab_size: int) -> int:
+    """Returns how many positions the loss computes at a time: few on a CPU, on an accelerator as many as are fast.
+
+    Follows from all memory of the device, not from what is free: a resumed run must add up in the same order.
+    """
+    if not is_accelerator(device):
+        return CPU_LOSS_POSITIONS
+    return loss_positions_in(_memory_bytes(device), vocab_size)
+
+
+def loss_positions_in(memory_bytes: int, vocab_size: int) -> int:
+    """Returns the largest power of two whose scores take a small share of a device's memory."""
+    positions = int(memory_bytes * _LOSS_MEMORY_SHARE) // (_LOSS_BYTES_PER_SCORE * vocab_size)
+    wanted = min(_MOST_LOSS_POSITIONS, max(CPU_LOSS_POSITIONS, positions))
+    return 1 << (wanted.bit_length() - 1)
+
+
+@cache
+def _memory_bytes(device: torch.device) -> int:
+    _, total_bytes = torch.accelerator.get_memory_info(device)
+    return total_bytes
+
+
+def copy_to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copies an array without waiting for what the device computes; on a CPU, nothing is copied."""
+    tensor = torch.from_numpy(array)
+    if is_accelerator(device) and not tensor.is_pinned():
+        tensor = tensor.pin_memory()  # from other memory, the host itself copies, after all kernels before
+    return tensor.to(device, non_blocking=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-CHUNK_POSITIONS = 256
+from dragoman.model.device import loss_positions
 
 
 class LossSums(NamedTuple):
@@ -29,7 +29,7 @@ def cross_entropy_sums(
     weight_VD: Tensor,
     target_N: Tensor,
     smoothing: float,
-    gradient_scale: float = 1.0,
+    gradient_scale: float | Tensor = 1.0,
     bias_V: Tensor | None = None,
 ) -> LossSums:
     """Sums the loss over positions; the caller has removed padding.
@@ -51,7 +51,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         bias_V: Tensor | None,
         target_N: Tensor,
         smoothing: float,
-        gradient_scale: float,
+        gradient_scale: float | Tensor,
     ) -> tuple[Tensor, Tensor]:
         compute_dtype = _autocast_dtype(states_ND.device.type) or states_ND.dtype
         states_ND, weight = states_ND.to(compute_dtype), weight_VD.to(compute_dtype)
@@ -62,8 +62,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and needs_bias else None
         smoothed = states_ND.new_zeros((), dtype=torch.float32)
         plain = torch.zeros_like(smoothed)
-        for begin in range(0, states_ND.shape[0], CHUNK_POSITIONS):
-            chunk = slice(begin, begin + CHUNK_POSITIONS)
+        num_positions = loss_positions(states_ND.device, weight_VD.shape[0])
+        for begin in range(0, states_ND.shape[0], num_positions):
+            chunk = slice(begin, begin + num_positions)
             log_p_CV = torch.log_softmax(linear(states_ND[chunk], weight, bias), dim=-1, dtype=torch.float32)
             target_C1 = target_N[chunk, None]
             plain_sum = -log_p_CV.gather(1, target_C1).sum()
@@ -74,7 +75,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if not any(ctx.needs_input_grad):
                 continue
             grad_CV = _score_gradient(log_p_CV, target_C1, smoothing)
-            if gradient_scale != 1:
+            if isinstance(gradient_scale, Tensor) or gradient_scale != 1:
                 grad_CV *= gradient_scale
             if grad_bias_V is not None:
                 grad_bias_V += grad_CV.sum(0)

@@ -5,12 +5,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.corpus.batching import MicroBatch
 from dragoman.corpus.tokenizer import PAD_ID
-from dragoman.model.device import autocast
+from dragoman.model.device import autocast, copy_to_device
 from dragoman.model.loss import LossSums, cross_entropy_sums
 from dragoman.model.transformer import Transformer
 
@@ -28,7 +27,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def teacher_forced_loss(
-    model: Transformer, batch: MicroBatch, precision: str, smoothing: float, gradient_scale: float = 1.0
+    model: Transformer, batch: MicroBatch, precision: str, smoothing: float, gradient_scale: float | Tensor = 1.0
 ) -> LossSums:
     """Sums the loss over the target tokens of a batch; computes no vocabulary scores for padded positions."""
     device = model.target_embedding.device
@@ -37,8 +36,8 @@ def teacher_forced_loss(
         target_N = batch.target_output.reshape(-1)
         filled_N = np.flatnonzero(target_N != PAD_ID)
         if len(filled_N) < len(target_N):
-            states_ND = states_ND.index_select(0, _to_device(filled_N, device))
-        target = _to_device(target_N[filled_N], device)
+            states_ND = states_ND.index_select(0, copy_to_device(filled_N, device))
+        target = copy_to_device(target_N[filled_N], device)
         return cross_entropy_sums(states_ND, model.output_matrix, target, smoothing, gradient_scale, model.output_bias)
 
 
@@ -54,9 +53,7 @@ def teacher_forced_predictions(model: Transformer, batch: MicroBatch, precision:
 def _target_states(model: Transformer, batch: MicroBatch) -> Tensor:
     device = model.target_embedding.device
     source_lengths = torch.from_numpy(batch.source_lengths)
-    states: Tensor = model(_to_device(batch.source, device), source_lengths, _to_device(batch.target_input, device))
+    states: Tensor = model(
+        copy_to_device(batch.source, device), source_lengths, copy_to_device(batch.target_input, device)
+    )
     return states
-
-
-def _to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -17,7 +17,8 @@ class ParameterGroup(TypedDict):
 
     params: Sequence[nn.Parameter]
     weight_decay: float
-    lr: float
+    lr: float | Tensor
+    """A tensor where it follows from an outcome that is still on the device."""
 
 
 class AdamW:
@@ -27,6 +28,8 @@ class AdamW:
         self.param_groups = param_groups
         self.state: dict[Tensor, dict[str, Tensor]] = {}
         """Number of updates and both moments of each parameter that has been updated."""
+        self.found_inf: Tensor | None = None
+        """1 on the device where an update must change nothing, as in torch's optimizers; None or 0 elsewhere."""
         self._betas, self._eps = betas, eps
 
     @torch.no_grad()
@@ -46,11 +49,18 @@ class AdamW:
                 amsgrad=False,
                 beta1=self._betas[0],
                 beta2=self._betas[1],
-                lr=group["lr"],
+                lr=_for_kernel(group["lr"]),
                 weight_decay=group["weight_decay"],
                 eps=self._eps,
                 maximize=False,
+                found_inf=self.found_inf,
             )
+
+    def allocate(self) -> None:
+        """Takes the memory of all moments now, and not at the first update."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._state_of(parameter)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         if parameter not in self.state:
@@ -60,3 +70,8 @@ class AdamW:
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
         return self.state[parameter]
+
+
+def _for_kernel(rate: float | Tensor) -> float | Tensor:
+    """Kernels of accelerators read a rate on the device in single precision."""
+    return rate.float() if isinstance(rate, Tensor) and rate.device.type != "cpu" else rate

@@ -4,10 +4,9 @@ An update is forward and backward of this rank's virtual workers, one sum of gra
 AdamW (Adam where weight_decay is 0).
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,16 +15,19 @@ from torch import Tensor, nn
 from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.step_clock import Part, StepClock
-from dragoman.cluster.world import World
+from dragoman.cluster.world import World, wait_for_device
 from dragoman.corpus.batching import FIRST_POSITION, BatchPosition, BatchSettings, BatchStream, MicroBatch, StepPlan
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.model.device import is_accelerator
 from dragoman.model.loss import LossSums
 from dragoman.model.shape import resolve_shape
 from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import ModelPart, Settings, TrainingSettings
 from dragoman.training.adamw import AdamW
+from dragoman.training.gradient_pass import GradientPass
+from dragoman.training.step_result import StepResult
 from dragoman.training.weight_average import MovingAverage, WeightAverage
 
 _FIRST_LOSS_SCALE = 2.0**14
@@ -61,23 +63,11 @@ class LossScale:
             self.value *= 2
             self.num_good_steps = 0
 
-
-@dataclass(frozen=True)
-class StepResult:
-    """Loss and gradient norm of one step."""
-
-    loss_sums: LossSums
-    """Sums over this rank's target tokens only; still on the device."""
-    gradient_norm: float
-    """Norm of the gradient of the mean loss over the global batch, before clipping; the same on every rank. Where
-    replicas learn apart, the mean over this rank's replicas."""
-    own_loss: float
-    """The smoothed loss in `loss_sums`, as a number."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the gradient could be used."""
-        return math.isfinite(self.gradient_norm)
+    def after(self, is_finite: bool) -> "LossScale":
+        """Returns the scale that one more outcome would lead to."""
+        scale = replace(self)
+        scale.update(is_finite)
+        return scale
 
 
 @dataclass
@@ -93,60 +83,86 @@ class Learner:
     average: WeightAverage | None = None
     """An average of the weights that a translator may use instead."""
 
+    def __post_init__(self) -> None:
+        device = self.gradients.flat.device
+        self.passes = GradientPass(self.forward, self.gradients, self.clock, self.settings.seed)
+        self.is_read_late = is_accelerator(device)
+        """Whether the outcome of a step is read while the next one computes, so that a device never waits."""
+        self._unread: StepResult | None = None
+
     def learn(self, step: int, batches: dict[int, MicroBatch], num_target_tokens: int) -> StepResult:
         """Collective: makes one update from the global batch; `batches` are those of this rank's virtual workers.
 
         Where the gradient is not finite, no weight is changed; the caller decides whether the run ends.
         """
-        self.clock.switch(Part.FORWARD)
-        self.gradients.start_step()
+        before = self._unread
         # fp16 gradients must be small from the start: a sum over thousands of tokens, scaled up, would overflow.
-        gradient_scale = self.loss_scale.value / num_target_tokens if self.loss_scale.is_dynamic else 1.0
-        totals = LossSums(*torch.zeros(2, device=self.gradients.flat.device))
-        for part in self.gradients.contributions(batches):
-            for index, (virtual_worker, batch) in enumerate(part.items(), start=1):
-                beat("computing a gradient")
-                self.clock.switch(Part.FORWARD)
-                if index == len(part):
-                    self.gradients.expect_last_backward()
-                # Dropout depends on the virtual worker, not on the rank that computes it.
-                torch.manual_seed(virtual_worker_seed(self.settings.seed, step, virtual_worker))
-                sums = self.forward(batch, gradient_scale)
-                self.clock.switch(Part.BACKWARD)
-                sums.smoothed.backward()  # type: ignore[no-untyped-call]
-                totals = LossSums(totals.smoothed + sums.smoothed.detach(), totals.plain + sums.plain)
-        self.clock.switch(Part.WAITING)
-        summed = self.gradients.finish()
+        gradient_scale = self._loss_scale_after(before) / num_target_tokens if self.loss_scale.is_dynamic else 1.0
+        totals, summed = self._sum_gradients(step, batches, gradient_scale)
         self.clock.switch(Part.OPTIMIZER)
-        # Both in one transfer, which waits for the device: the NaN guard needs the norm.
-        norm, own_loss = torch.stack([torch.linalg.vector_norm(summed), totals.smoothed]).tolist()
         divisor = num_target_tokens * gradient_scale
-        self._average_and_clip(summed, norm / divisor, divisor)
-        result = StepResult(totals, norm / divisor, own_loss)
+        norm = torch.linalg.vector_norm(summed).double() / divisor
+        summed.mul_((self._clipping_factor(norm) / divisor).to(summed.dtype))
+        result = StepResult(totals, norm, self.gradients.group.size > 1)
         beat("updating the weights")
-        if result.is_finite:
-            self.optimizer.step()
-            if isinstance(self.average, MovingAverage):
-                self.average.update()
-        self.loss_scale.update(result.is_finite)
+        self.optimizer.found_inf = (~result.is_finite_on_device).float()
+        self.optimizer.step()
+        self._update_average(result, before)
+        self.read_outcome()
+        self._unread = result
+        if not self.is_read_late:
+            self.read_outcome()
         self.clock.switch(Part.OTHER)
         return result
 
-    def forward(self, batch: MicroBatch, gradient_scale: float) -> LossSums:
+    def read_outcome(self) -> None:
+        """Waits for the last step whose outcome is not known yet, and adapts the loss scale to it."""
+        if self._unread is None:
+            return
+        is_finite, self._unread = self._unread.is_finite, None
+        self.loss_scale.update(is_finite)
+        if not is_finite and self.is_read_late and isinstance(self.average, MovingAverage):
+            self.average.take_back()
+
+    def after_last_step(self, if_finite: float, if_not: float) -> float | Tensor:
+        """Returns what follows from the outcome of the last step; on the device where that is not known yet."""
+        return if_finite if self._unread is None else self._unread.choose(if_finite, if_not)
+
+    def forward(self, batch: MicroBatch, gradient_scale: float | Tensor) -> LossSums:
         """Computes the loss of one micro-batch; its gradients come out `gradient_scale` times as large."""
         return teacher_forced_loss(
             self.model, batch, self.settings.precision, self.settings.label_smoothing, gradient_scale
         )
 
-    def _average_and_clip(self, summed: Tensor, norm: float, divisor: float) -> None:
-        """Divides the summed gradient and, in the same pass, clips the norm it has then."""
-        too_long = self.settings.clip_norm > 0 and norm > self.settings.clip_norm
-        summed.mul_((self.settings.clip_norm / norm if too_long else 1.0) / divisor)
+    def _sum_gradients(
+        self, step: int, batches: dict[int, MicroBatch], gradient_scale: float | Tensor
+    ) -> tuple[LossSums, Tensor]:
+        """Collective: returns the losses of this rank, and the sum of the gradients of all."""
+        self.clock.switch(Part.FORWARD)
+        self.gradients.start_step()
+        totals = LossSums(*torch.zeros(2, device=self.gradients.flat.device))
+        for part in self.gradients.contributions(batches):
+            totals = self.passes.add(step, part, gradient_scale, totals)
+        self.clock.switch(Part.WAITING)
+        return totals, self.gradients.finish()
 
+    def _loss_scale_after(self, before: StepResult | None) -> float | Tensor:
+        if before is None:
+            return self.loss_scale.value
+        return before.choose(self.loss_scale.after(True).value, self.loss_scale.after(False).value)
 
-def virtual_worker_seed(seed: int, step: int, virtual_worker: int) -> int:
-    """Derives a seed that no other virtual worker or step has."""
-    return int(np.random.SeedSequence([seed, step, virtual_worker]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    def _clipping_factor(self, norm: Tensor) -> Tensor:
+        """Returns what shortens the averaged gradient to the largest norm allowed; 1 where it is short enough."""
+        longest = self.settings.clip_norm
+        return torch.where(norm > longest, longest / norm, 1.0) if longest > 0 else torch.ones_like(norm)
+
+    def _update_average(self, result: StepResult, before: StepResult | None) -> None:
+        if not isinstance(self.average, MovingAverage):
+            return
+        if self.is_read_late:
+            self.average.update_if_finite(result, before)
+        elif result.is_finite:
+            self.average.update()
 
 
 def build_learner(
@@ -189,7 +205,11 @@ def build_stream(
     """Builds the run's sequence of batches, starting at a position: the same on every rank."""
     training = settings.training
     batch_settings = BatchSettings(
-        training.global_batch_tokens, training.virtual_workers, settings.data.max_tokens, training.seed
+        training.global_batch_tokens,
+        training.virtual_workers,
+        settings.data.max_tokens,
+        training.seed,
+        training.batch_growth,
     )
     return BatchStream(corpus.split("train"), corpus.train_length_counts, mixture, batch_settings, position)
 
@@ -217,7 +237,7 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> AdamW:
     )
 
 
-def set_learning_rate(optimizer: AdamW, rate: float) -> None:
+def set_learning_rate(optimizer: AdamW, rate: float | Tensor) -> None:
     """Sets the learning rate of the next update."""
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -301,5 +321,4 @@ def _time_batch(learner: Learner, batch: MicroBatch) -> float:
 
 
 def _wait_for_device(learner: Learner) -> None:
-    if learner.gradients.flat.is_cuda:
-        torch.cuda.synchronize()
+    wait_for_device(learner.gradients.flat.device)

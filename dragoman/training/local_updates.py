@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.replica_exchange import PendingPayloads, ReplicaExchange
-from dragoman.cluster.replica_gradient_sum import encode_with_residual, sum_payloads
+from dragoman.cluster.replica_gradient_sum import sum_payloads
 from dragoman.cluster.step_clock import Part
 from dragoman.cluster.wire_formats import BLOCK, wire_format
 from dragoman.cluster.world import World
 from dragoman.corpus.batching import MicroBatch, StepPlan
 from dragoman.diagnosis.learning_curve import RateOfStep
-from dragoman.model.loss import LossSums
 from dragoman.run.synchronisation import Synchronisation
-from dragoman.training.learner import MOMENTS, Learner, StepResult, trained_parameters
+from dragoman.training.learner import MOMENTS, Learner, trained_parameters
 from dragoman.training.replica_guard import DevLoss, find_harm
+from dragoman.training.step_result import StepResult
 
 _STEP_BACK_FACTOR = 4
 _SHORTEST_INTERVAL = 2
@@ -121,7 +121,8 @@ class LocalUpdates:
             group["lr"] *= self.plan.rate_factor
         results = [self._learn_replica(index, step, batches, plan) for index in self._own]
         self._exchange_if_due(step + 1)
-        return _join_results([result for result in results if result is not None], self._learner.gradients.flat)
+        made = [result for result in results if result is not None]
+        return StepResult.join(made, self._learner.gradients.flat.device)
 
     def _learn_replica(
         self, index: int, step: int, batches: dict[int, MicroBatch], plan: StepPlan
@@ -136,7 +137,7 @@ class LocalUpdates:
         self._learner.gradients.group = self._exchange.groups[index]
         own = {worker: batches[worker] for worker in workers if worker in batches}
         result = self._learner.learn(step, own, num_target_tokens)
-        replica.num_updates += result.is_finite
+        replica.num_updates += 1  # a run whose replicas learn apart ends where a gradient is not finite
         return result
 
     def _part(self, step: int) -> None:
@@ -207,7 +208,7 @@ class LocalUpdates:
         for index, replica in self._own.items():
             replica.sent = replica.weights[part] - self._anchor[part]
             residual = replica.residual[part] if replica.residual is not None else None
-            payloads[index] = encode_with_residual(self._format, replica.sent, residual)
+            payloads[index] = self._format.encode(replica.sent, residual)
         self._pending = self._exchange.start(payloads)
         self.progress.is_travelling = True
 
@@ -390,17 +391,3 @@ def _views_of_gradients(parameters: Sequence[nn.Parameter], gradients: GradientS
         assert parameter.grad is not None
         places.append((parameter.grad.storage_offset() - gradients.flat.storage_offset(), parameter.shape))
     return lambda flat: [flat[begin : begin + shape.numel()].view(shape) for begin, shape in places]
-
-
-def _join_results(results: Sequence[StepResult], like: Tensor) -> StepResult:
-    """Adds up the losses of this rank's replicas; the norm is their mean."""
-    if not results:
-        return StepResult(LossSums(*torch.zeros(2, device=like.device)), 0.0, 0.0)
-    sums = [result.loss_sums for result in results]
-    return StepResult(
-        LossSums(
-            sum((each.smoothed for each in sums[1:]), sums[0].smoothed), sum((e.plain for e in sums[1:]), sums[0].plain)
-        ),
-        sum(result.gradient_norm for result in results) / len(results),
-        sum(result.own_loss for result in results),
-    )

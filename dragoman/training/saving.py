@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat
+from dragoman.model.device import is_accelerator
 from dragoman.run.checkpoints import SavedEvaluation
 from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError, describe_os_error
@@ -96,7 +97,7 @@ class HostCopy:
         return Snapshot(
             dataclasses.replace(state, loss_scale=dataclasses.replace(state.loss_scale)),
             self._fill("weights", dict(learner.model.named_parameters()) | replicas.agreed),
-            self._fill("moments", optimizer_tensors(learner.model, learner.optimizer) | replicas.moments),
+            self._fill("moments", _moments(state, learner) | replicas.moments),
             None if learner.average is None else self._fill("averaged", learner.average.tensors),
             self._fill("replicas", replicas.tensors),
         )
@@ -105,10 +106,15 @@ class HostCopy:
         copies = self._copies.setdefault(kind, {})
         for name, tensor in tensors.items():
             if name not in copies or copies[name].shape != tensor.shape:  # fragments on their way differ in size
-                # A GPU copies into pinned memory several times faster.
-                copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                # An accelerator copies into pinned memory several times faster.
+                copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_accelerator(tensor.device))
             copies[name].copy_(tensor.detach())
         return {name: copies[name] for name in tensors}
+
+
+def _moments(state: TrainingState, learner: Learner) -> dict[str, Tensor]:
+    """Returns the moments of updates; before the first one there are none, even if it has memory already."""
+    return optimizer_tensors(learner.model, learner.optimizer) if state.num_updates else {}
 
 
 class CheckpointSaver:

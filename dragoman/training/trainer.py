@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dragoman.cluster.heartbeat import beat, report_end
 from dragoman.cluster.step_clock import Part
@@ -28,19 +30,30 @@ from dragoman.training.final_average import judge_final_average
 from dragoman.training.kept_checkpoints import FinalAverage, KeptCheckpoints
 from dragoman.training.learner import (
     Learner,
-    StepResult,
     build_stream,
     measure_fixed_share,
-    read_micro_batches,
     set_learning_rate,
 )
+from dragoman.training.read_ahead import ReadAhead
 from dragoman.training.resuming import ResumePlan, load_start_weights, send_replicas, send_state
 from dragoman.training.run_messages import describe_end, describe_start, describe_synchronisation
 from dragoman.training.saving import SAME_EVERYWHERE, CheckpointSaver, ReplicaTensors, Saved, SaveFailed
+from dragoman.training.step_result import StepResult
 from dragoman.training.stopping import FiniteGuard, StopConditions, StopReason
 from dragoman.training.updates import build_updates
 
 _FIXED_COST_STEP = 5
+
+
+@dataclass(frozen=True)
+class UnreadStep:
+    """A step whose outcome the device may not have computed yet."""
+
+    step: int
+    result: StepResult
+    learning_rate: float | Tensor
+    num_own_tokens: int
+    """Target tokens of this rank."""
 
 
 class Trainer:
@@ -77,9 +90,13 @@ class Trainer:
             self._spent.count_at_least(state.training_seconds)
             self._begin -= state.training_seconds
         self._mixture = Mixture.build(corpus.train_corpora, settings.data)
-        self._stream = build_stream(settings, corpus, self._mixture, position)
-        self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
+        self._stream, self._position = build_stream(settings, corpus, self._mixture, position), position
+        share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
+        self._reader = ReadAhead(self._stream, share, world.device)
         self._meters = TrainMeters()
+        self._unread: UnreadStep | None = None
+        self._newest_loss = (0.0, 0)
+        """The smoothed loss of the last step whose outcome is known, and the number of its target tokens."""
         agreed_weights = self._updates.agreed_weights
         self._evaluator = DevEvaluator(run, settings, corpus, world, watcher, stop, self.learner, agreed_weights)
         self._evaluation: SavedEvaluation | None = None
@@ -122,13 +139,13 @@ class Trainer:
             if settings.evaluation.evaluate_at_start:
                 self._evaluate()
             self._save_and_wait(self._saver.save_now)  # so that a run can be resumed from the start
-        guard = FiniteGuard(self.learner.loss_scale)
+        self._guard = FiniteGuard(self.learner.loss_scale)
         self._spent.note_started()
         reason = self._reason_at_start()
         if self._is_evaluation_missing and reason <= StopReason.STEPS:
             reason = self._evaluate() or reason
 
-        with self._saver:  # finishes a checkpoint that is being written, even where a step fails
+        with self._saver, self._reader:  # finishes a checkpoint that is being written, even where a step fails
             if self._is_resumed and self._evaluation is not None:
                 self._saver.mark_outdated()  # it was saved without its evaluation
                 self._is_save_due = True
@@ -139,19 +156,18 @@ class Trainer:
                 self.learner.clock.begin_step()
                 beat("reading a batch", self.step)
                 vote = self._start_vote()  # answered while the step computes
-                plan = self._stream.next_step()
-                batches = read_micro_batches(self._stream, plan, self._share)
-                learning_rate = self._learning_rate()
+                read = self._reader.take()
+                plan, batches = read.plan, read.batches
+                learning_rate = self._next_learning_rate()
                 set_learning_rate(self.learner.optimizer, learning_rate)
                 result = self._updates.learn(self.step, batches, plan)
-                guard.check(self.step + 1, result.is_finite, result.gradient_norm, learning_rate)
 
-                self.step += 1
-                self._num_updates += result.is_finite
+                self.step, self._position = self.step + 1, read.position
                 self._evaluation = None
+                self._note_update(UnreadStep(self.step, result, learning_rate, _num_target_tokens(batches)))
                 seconds = time.perf_counter() - begin
                 self._measure(plan, result, seconds)
-                self._watcher.progressed(self.step, self._finished_step(plan, result, batches, seconds))
+                self._watcher.progressed(self.step, self._finished_step(plan, seconds))
                 reason = self._await_vote(vote)
                 if reason <= StopReason.COST and self.step >= settings.training.max_steps:
                     reason = StopReason.STEPS  # even if a budget ends with it: nothing is left to do
@@ -217,33 +233,67 @@ class Trainer:
         meters.num_target_tokens += plan.num_target_tokens
         meters.num_tokens += plan.num_tokens
         meters.num_padded_tokens += plan.num_padded_tokens
+        meters.num_full_steps += self._batch_share
         meters.losses.append(torch.stack(result.loss_sums))
-        if result.is_finite:
-            meters.gradient_norm_sum += result.gradient_norm
-            meters.num_finite_norms += 1
 
-    def _finished_step(
-        self, plan: StepPlan, result: StepResult, batches: dict[int, MicroBatch], seconds: float
-    ) -> FinishedStep:
-        num_own_tokens = sum(batch.num_target_tokens for batch in batches.values())
-        return FinishedStep(seconds, plan.num_target_tokens, result.own_loss, num_own_tokens, self._spent.seconds)
+    def _finished_step(self, plan: StepPlan, seconds: float) -> FinishedStep:
+        spent = self._spent.seconds
+        return FinishedStep(seconds, plan.num_target_tokens, *self._newest_loss, spent, self._batch_share)
+
+    def _note_update(self, made: UnreadStep) -> None:
+        """Counts an update and reads the outcome of the one before, which the device has computed by now."""
+        self._num_updates += 1
+        before, self._unread = self._unread, made
+        self._read(before)
+        if not self.learner.is_read_late:
+            self._read_outcomes()
+
+    def _read_outcomes(self) -> None:
+        """Waits until the outcome of every step is known: nothing is recorded or saved before."""
+        self.learner.read_outcome()
+        unread, self._unread = self._unread, None
+        self._read(unread)
+
+    def _read(self, made: UnreadStep | None) -> None:
+        """Reads the outcome of a step; ends the run where its gradient was not finite."""
+        if made is None:
+            return
+        result = made.result
+        self._guard.check(made.step, result.is_finite, result.gradient_norm, float(made.learning_rate))
+        self._newest_loss = result.own_loss, made.num_own_tokens
+        if result.is_finite:
+            self._meters.gradient_norm_sum += result.gradient_norm
+            self._meters.num_finite_norms += 1
+        else:
+            self._num_updates -= 1
+
+    @property
+    def _batch_share(self) -> float:
+        """Size of the batch of the newest step, as a share of a full one."""
+        return self._settings.training.batch_growth.share_at(self.step - 1)
 
     def _measure_fixed_cost(self, batches: dict[int, MicroBatch]) -> None:
-        """Measures once, when caches are warm, the time of a batch that does not depend on its number of tokens."""
+        """Measures, when caches are warm, the time of a batch that does not depend on its number of tokens.
+
+        That is once for each size of the batch.
+        """
+        if self._settings.training.batch_growth.is_growing(self.step - 1):
+            self._first_step, self._fixed_share = self.step - 1, None
         is_due = self.step == self._first_step + _FIXED_COST_STEP and self.learner.clock.is_on
         if is_due and batches:
             beat("measuring the fixed cost of a batch")
             self._fixed_share = measure_fixed_share(self.learner, next(iter(batches.values())))
 
-    def _log(self, learning_rate: float, batches: dict[int, MicroBatch]) -> None:
+    def _log(self, learning_rate: float | Tensor, batches: dict[int, MicroBatch]) -> None:
         """Collective: writes one record about the steps since the last one."""
         if not self._meters.num_steps:
             return
+        self._read_outcomes()
         figures: dict[str, Any] = self._meters.read(self._world) | {
-            "learning_rate": learning_rate,
+            "learning_rate": float(learning_rate),
             "loss_scale": self.learner.loss_scale.value,
             "skipped_steps": self.learner.loss_scale.num_skipped_steps,
-            "epoch": self._stream.position.epoch,
+            "epoch": self._position.epoch,
             "training_seconds": self._training_seconds,
             "spent_seconds": self._spent.seconds,
         }
@@ -278,13 +328,21 @@ class Trainer:
         is_rising = self._num_updates < self._settings.training.warmup_steps
         return 1.0 if is_rising else self._learning_rate() / self._peak_rate
 
-    def _learning_rate(self) -> float:
-        """Returns the learning rate of the next update."""
-        rate = self._schedule(self._num_updates)
+    def _learning_rate(self, num_updates_less: int = 0) -> float:
+        """Returns the learning rate of the next update, if no gradient was found not to be finite meanwhile."""
+        rate = self._schedule(self._num_updates - num_updates_less)
         return lower_at_plateaus(rate, self._progress.num_cuts, self._settings.training)
+
+    def _next_learning_rate(self) -> float | Tensor:
+        """Returns the learning rate of the next update; on the device where fp16 may yet skip the last one."""
+        if self._unread is None or not self.learner.loss_scale.is_dynamic:
+            return self._learning_rate()
+        return self.learner.after_last_step(self._learning_rate(), self._learning_rate(1))
 
     def _evaluate(self, is_last: bool = False) -> StopReason:
         """Collective: evaluates the model on the dev set; returns why the run should end now, NONE if it should not."""
+        self._read_outcomes()
+        self._reader.rest()
         # The last evaluation may take long, or even kill the process: what was learned is saved before.
         is_saved = is_last and self._save_before_evaluation()
         judged = self._evaluator.evaluate(self.step)
@@ -405,10 +463,11 @@ class Trainer:
                     self._watcher.save_failed(outcome.step, outcome.error)
 
     def _state(self) -> TrainingState:
+        self._read_outcomes()
         return TrainingState(
             step=self.step,
             num_updates=self._num_updates,
-            position=self._stream.position,
+            position=self._position,
             loss_scale=self.learner.loss_scale,
             training_seconds=self._training_seconds,
             model=self.learner.model.shape,
@@ -432,3 +491,7 @@ def _find_savers(resume: ResumePlan, world: World) -> list[int]:
     """Collective: returns the ranks that save checkpoints."""
     flags = world.gather_numbers([float(resume.is_saver)])
     return [rank for rank, (is_saver,) in enumerate(flags) if is_saver]
+
+
+def _num_target_tokens(batches: dict[int, MicroBatch]) -> int:
+    return sum(batch.num_target_tokens for batch in batches.values())

@@ -17,9 +17,10 @@ from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.diagnosis.learning_curve import RateOfStep
 from dragoman.run.config import Settings
 from dragoman.run.synchronisation import Synchronisation
-from dragoman.training.learner import Learner, StepResult, build_learner
+from dragoman.training.learner import Learner, build_learner
 from dragoman.training.local_updates import LocalUpdates
 from dragoman.training.replica_guard import DevLoss
+from dragoman.training.step_result import StepResult
 
 
 class EveryStep:

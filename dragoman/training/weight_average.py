@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dragoman.training.step_result import StepResult
+
 _FASTEST_DECAY = 10
 """After n updates the decay is at most (1 + n) / (10 + n), so that the first weights do not count for long."""
 
@@ -64,8 +66,27 @@ class MovingAverage(WeightAverage):
     def update(self) -> None:
         """Moves the average towards the weights, in one pass over the memory of all of them."""
         self._num_updates += 1
-        decay = min(self._decay, (1 + self._num_updates) / (_FASTEST_DECAY + self._num_updates))
-        torch._foreach_lerp_(self._averages, self._weights, 1 - decay)
+        torch._foreach_lerp_(self._averages, self._weights, 1 - self._next_decay(self._num_updates))
+
+    @torch.no_grad()
+    def update_if_finite(self, result: StepResult, before: StepResult | None) -> None:
+        """Does the same where the gradients of a step were finite, else nothing, without asking the device.
+
+        `before` is the step before if its outcome is unknown too. `take_back` follows where an update was none.
+        """
+        self._num_updates += 1
+        share = 1 - self._next_decay(self._num_updates)
+        chosen = share if before is None else before.choose(share, 1 - self._next_decay(self._num_updates - 1))
+        for average, weights in zip(self._averages, self._weights, strict=True):
+            moved = torch.lerp(average, weights, chosen.to(average.dtype) if isinstance(chosen, Tensor) else chosen)
+            average.copy_(torch.where(result.is_finite_on_device, moved, average))
+
+    def take_back(self) -> None:
+        """Does not count an update that changed nothing."""
+        self._num_updates -= 1
+
+    def _next_decay(self, num_updates: int) -> float:
+        return min(self._decay, (1 + num_updates) / (_FASTEST_DECAY + num_updates))
 
     def continue_from(self, facts: Mapping[str, Any] | None) -> bool:
         """Continues a saved average, whose tensors the caller restores; starts from the weights where none was saved.

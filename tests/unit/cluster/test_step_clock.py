@@ -213,9 +213,10 @@ def test_waiting_and_evaluation_are_not_own_work():
 
 
 class FakeEvent:
-    """Stands in for a CUDA event, which must be waited for before its time is read."""
+    """Stands in for an accelerator's event, which must be waited for before its time is read."""
 
-    def __init__(self, enable_timing: bool) -> None:
+    def __init__(self, device: torch.device, enable_timing: bool) -> None:
+        assert device.type == "cuda"
         assert enable_timing
         self.milliseconds: float | None = None
         self.is_reached = False
@@ -248,9 +249,8 @@ class FakeStream:
 
 def test_on_a_gpu_moments_are_events_and_arrivals_have_a_stream_of_their_own(now, monkeypatch):
     FakeEvent.time = now
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch, "Event", FakeEvent)
+    monkeypatch.setattr(torch, "Stream", FakeStream)
     waited_on = []
 
     class DeviceWork:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dragoman.model.loss import CHUNK_POSITIONS, cross_entropy_sums
+from dragoman.model.device import CPU_LOSS_POSITIONS
+from dragoman.model.loss import cross_entropy_sums
 
 WIDTH, VOCAB_SIZE = 12, 37
 
@@ -50,7 +51,7 @@ def test_values_and_gradients_equal_torchs(num_positions, smoothing):
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 3 * CHUNK_POSITIONS), st.integers(2, 60), st.floats(0, 0.9), st.integers(0, 1_000))
+@given(st.integers(0, 3 * CPU_LOSS_POSITIONS), st.integers(2, 60), st.floats(0, 0.9), st.integers(0, 1_000))
 def test_any_size_and_smoothing_equal_torchs(num_positions, vocab_size, smoothing, seed):
     states, weight, target = make_problem(num_positions, seed, vocab_size)
     loss, grad_states, grad_weight = reference(states, weight, target, smoothing)

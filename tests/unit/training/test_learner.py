@@ -18,7 +18,8 @@ from dragoman.corpus.tokenizer import PAD_ID
 from dragoman.model.shape import ModelShape
 from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.training import learner as learner_module
-from dragoman.training.learner import QUARTER, Learner, LossScale, measure_fixed_share, virtual_worker_seed
+from dragoman.training.gradient_pass import virtual_worker_seed
+from dragoman.training.learner import QUARTER, Learner, LossScale, measure_fixed_share
 
 SHAPE = ModelShape(16, 32, 2, 1, 1, 0.0, 0.0, 0.0, source_vocab_size=20, target_vocab_size=20)
 WITH_DROPOUT = dataclasses.replace(SHAPE, dropout=0.2, attention_dropout=0.2, relu_dropout=0.2)
