@@ -20,15 +20,18 @@ def step_to_kill_at() -> int:
     return step
 
 
+GROWING = ("--set", "training.first_batch_tokens=200", "--set", "training.batch_doubling_steps=12")
+
+
 # Two numbers have one sum; from three ranks on, the order of adding would show.
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize(("workers", "settings"), [(2, GROWING), (4, ())])
 def test_killed_and_resumed_ends_bit_identical(
-    dragoman: Run, config: Path, tmp_path: Path, step_to_kill_at: int, workers: int
+    dragoman: Run, config: Path, tmp_path: Path, step_to_kill_at: int, workers: int, settings: tuple[str, ...]
 ):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    dragoman("train", config, "--workers", workers, "--run-dir", whole)
-    with Training(broken, config, "--workers", workers) as training:
+    dragoman("train", config, "--workers", workers, "--run-dir", whole, *settings)
+    with Training(broken, config, "--workers", workers, *settings) as training:
         wait_for_step(broken, step_to_kill_at)
         os.killpg(training.pid, signal.SIGKILL)
         training.end(-signal.SIGKILL)

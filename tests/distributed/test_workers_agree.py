@@ -36,6 +36,17 @@ def test_three_workers_share_four_virtual_workers_unevenly(
 
 
 @pytest.mark.slow
+def test_the_number_of_workers_changes_nothing_while_batches_grow(dragoman: Run, config: Path, tmp_path: Path):
+    growing = [f"--set=training.{name}" for name in ("first_batch_tokens=200", "batch_doubling_steps=3", "max_steps=9")]
+    for workers in (1, 4):
+        dragoman("train", config, "--workers", workers, "--run-dir", tmp_path / str(workers), *growing)
+    alone, together = (train_losses(tmp_path / str(workers)) for workers in (1, 4))
+    assert together == pytest.approx(alone, rel=1e-4)
+    shares = [record["batch_share"] for record in read_records(tmp_path / "4", "train")]
+    assert shares == [0.25] * 3 + [0.5] * 3 + [1.0] * 3
+
+
+@pytest.mark.slow
 def test_an_untrained_model_scores_near_zero(dragoman: Run, config: Path, tmp_path: Path):
     dragoman(
         "train", config, "--workers", 2, "--run-dir", tmp_path / "run", "--set", "training.max_steps=1",
