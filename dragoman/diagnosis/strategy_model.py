@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-OVERLAPPED_INTERVALS, WAITED_INTERVALS = (1, 2), (4, 8, 16, 32, 64, 128, 256)
+OVERLAPPED_INTERVALS, WAITED_INTERVALS = (1, 2), (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Steps between two averages of weights that are considered: those whose average travels while the next steps compute,
 and those that wait for it. Longer intervals lose more from a late average than from the wait."""
 LOCAL_INTERVALS = (*OVERLAPPED_INTERVALS, *WAITED_INTERVALS)

@@ -3,7 +3,7 @@
 A run begins together, with exact sums of gradients. Then each replica updates weights of its own. Every few steps, a
 fragment of the weights is averaged: each replica sends how far it has moved from the weights that all agreed on last
 (the anchor), and the mean of these differences moves the anchor. An exchange may travel while the next steps compute:
-then each replica keeps what it has learned meanwhile.
+then each replica keeps what it has learned meanwhile, and goes half of the way to the mean.
 
 What follows depends on the step and on the run's settings alone, never on which rank computes for which replica.
 """
@@ -29,6 +29,12 @@ from dragoman.training.learner import MOMENTS, Learner, trained_parameters
 from dragoman.training.replica_guard import DevLoss, find_harm
 from dragoman.training.step_result import StepResult
 
+_LATE_SHARE = 0.5
+"""Share of its distance to the mean that a replica gives up when an average arrives late.
+
+Where the loss is steep, each replica has gone most of that way by itself in the meantime: the whole of it would throw
+replicas as far to the other side, and they swing there instead of learning.
+"""
 _STEP_BACK_FACTOR = 4
 _SHORTEST_INTERVAL = 2
 """Where a shorter interval would be needed, replicas come together for good."""
@@ -231,7 +237,10 @@ class LocalUpdates:
         for replica in self._own.values():
             assert replica.sent is not None
             if self.plan.overlap:
-                replica.weights[part] += step - replica.sent  # keeps what it has learned since it sent
+                # Keeps what it has learned since it sent.
+                replica.weights[part].add_(mean, alpha=_LATE_SHARE).sub_(replica.sent, alpha=_LATE_SHARE)
+                if step is not mean:
+                    replica.weights[part] += step - mean
             else:
                 replica.weights[part] = anchor + step
             replica.sent = None
@@ -243,7 +252,7 @@ class LocalUpdates:
     def _outer_step(self, mean: Tensor, part: slice) -> Tensor:
         """Returns how far the anchor moves: the mean itself, or Nesterov's momentum over such means."""
         if not self.plan.outer_momentum:
-            return mean * self.plan.outer_learning_rate
+            return mean if self.plan.outer_learning_rate == 1 else mean * self.plan.outer_learning_rate
         momentum = self._momentum[part].mul_(self.plan.outer_momentum).add_(mean)
         return self.plan.outer_learning_rate * (mean + self.plan.outer_momentum * momentum)
 

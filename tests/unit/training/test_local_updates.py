@@ -132,7 +132,7 @@ def test_a_run_begins_with_exact_sums():
     assert [replica.num_updates for replica in updates._own.values()] == [4, 4]
 
 
-def test_an_exchange_that_overlaps_keeps_what_each_replica_has_learned_since_it_sent():
+def test_with_overlap_replicas_keep_what_they_learned_meanwhile_and_go_half_of_the_way_to_the_mean():
     interval = 3
     _, updates = build(replace(PLAIN, interval=interval, max_interval=interval, overlap=True))
     by_hand = [small_learner(), small_learner()]
@@ -147,7 +147,7 @@ def test_an_exchange_that_overlaps_keeps_what_each_replica_has_learned_since_it_
                 moved = mean(sent)
                 for learner, own in zip(by_hand, sent, strict=True):
                     now = zip(weights(learner), moved, own, strict=True)
-                    set_weights(learner, [each + common - mine for each, common, mine in now])
+                    set_weights(learner, [each + (common - mine) / 2 for each, common, mine in now])
                 anchor = [each + common for each, common in zip(anchor, moved, strict=True)]
             sent = [[now - old for now, old in zip(weights(each), anchor, strict=True)] for each in by_hand]
         for found, learner in zip(weights_of(updates), by_hand, strict=True):
