@@ -26,6 +26,7 @@ from multi30k import REPOSITORY
 from prediction import call
 from results import RESULTS_FOLDER, describe_machine, end_with, positive_count, save_result
 from synchronisation_quality import (
+    CORPORA,
     NOT_CHOSEN,
     QualityRun,
     as_settings,
@@ -152,7 +153,7 @@ def measure_quality(kept: Kept, options: argparse.Namespace) -> None:
     done = kept.part("quality").setdefault("runs", {})
     checks = kept.results.get("speed", {}).get("checks", {})
     auto = as_settings(options.auto_settings) if options.auto_settings else settings_auto_takes(checks)
-    runs = list_runs(options.steps, options.seeds, auto, options.strategies)
+    runs = list_runs(options.steps, options.seeds, auto, options.strategies, options.corpora)
     for each in runs if options.fresh else []:
         done.pop(each.name, None)
         shutil.rmtree(folder_of(each), ignore_errors=True)
@@ -205,6 +206,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--strategies", help="speed, quality: e.g. every_step,local (default: all)")
     parser.add_argument("--steps", type=positive_count, default=1_200, help="quality: steps of a run (default: 1200)")
     parser.add_argument("--seeds", type=positive_count, default=3, help="quality: seeds of the main two (default: 3)")
+    parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=CORPORA, help="quality: default: both")
     parser.add_argument("--at-once", type=positive_count, default=2, help="quality: runs at a time (default: 2)")
     parser.add_argument("--auto-settings", help="quality: what auto takes, e.g. 'strategy=\"local\" interval=8'")
     parser.add_argument("--kills", type=positive_count, default=10, help="kills: workers killed (default: 10)")

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ from host_runs import ONE_THREAD
 from program import dragoman_command
 
 NUM_REPLICAS = 2
+CORPORA = ("multi30k", "tatoeba")
 NUM_EVALUATIONS = 5
 WARMUP_STEPS = 150
 LOG_EVERY = 25
@@ -66,7 +67,9 @@ class QualityRun:
         return f"{self.corpus}-{self.label}-{self.num_steps}-seed{self.seed}"
 
 
-def list_runs(num_steps: int, num_seeds: int, auto: dict[str, Any], labels: list[str] | None) -> list[QualityRun]:
+def list_runs(
+    num_steps: int, num_seeds: int, auto: dict[str, Any], labels: list[str] | None, corpora: Sequence[str] = CORPORA
+) -> list[QualityRun]:
     """Lists the runs, the most needed first: several seeds of every_step and auto, one of the others, Tatoeba once."""
 
     def runs_of(corpus: str, chosen: list[str], seeds: range) -> list[QualityRun]:
@@ -74,7 +77,7 @@ def list_runs(num_steps: int, num_seeds: int, auto: dict[str, Any], labels: list
             QualityRun(corpus, label, seed, num_steps, synchronisation_of(label, auto))
             for seed in seeds
             for label in chosen
-            if not labels or label in labels
+            if corpus in corpora and (not labels or label in labels)
         ]
 
     pair = [EVERY_STEP, AUTO]
@@ -156,9 +159,7 @@ def sections_of(run: QualityRun) -> dict[str, Any]:
         "seed": run.seed,
         "max_steps": run.num_steps,
         "learning_rate": 3e-3,
-        "schedule": "inverse_polynomial",
-        "decay_power": 0.5,
-        "decay_steps": WARMUP_STEPS,
+        "schedule": "cosine",
         "warmup_steps": WARMUP_STEPS,
         "beta2": 0.98,
         "log_every": min(LOG_EVERY, every),
