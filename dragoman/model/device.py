@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from numpy.typing import NDArray
@@ -48,6 +48,19 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
             return torch.autocast(device.type, torch.float16)
         case _:
             return nullcontext()
+
+
+def set_tf32(is_allowed: bool) -> None:
+    """Decides whether NVIDIA GPUs may shorten the factors of fp32 products; other devices never do."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if is_allowed else "ieee"
+
+
+def best_precision(device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
+    """Returns the fastest precision of matrix products that a device computes in hardware."""
+    if not is_accelerator(device):
+        return "fp32"
+    has_bf16 = torch.get_device_module(device).is_bf16_supported(including_emulation=False)
+    return "bf16" if has_bf16 else "fp16"
 
 
 def loss_positions(device: torch.device, vocab_size: int) -> int:

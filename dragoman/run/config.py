@@ -156,8 +156,15 @@ class TrainingSettings(SettingsTable):
     """first_batch_tokens: steps until the batch doubles, and from each doubling to the next."""
     virtual_workers: Count = 4
     """Number of fixed slices of the global batch. Workers share them, so there can be at most as many workers."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision of matrix products; weights and gradient sums stay fp32. fp16 scales the loss dynamically."""
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
+    """Precision of matrix products; weights and gradient sums stay fp32. fp16 scales the loss dynamically. auto: bf16
+    where every GPU of the run computes it in hardware, fp16 on older GPUs, fp32 on CPUs; decided before step 1."""
+    tf32: Annotated[bool, Field(strict=True)] = True
+    """fp32 on NVIDIA GPUs since 2020: products keep 10 bits of each factor's fraction instead of 23 and are several
+    times as fast; sums stay fp32. false: all bits."""
+    compile: Annotated[bool, Field(strict=True)] = False
+    """Let torch.compile make kernels for this model; needs a C++ compiler. Batches are padded to a few fixed sizes, and
+    each takes a minute to compile when it first occurs: for long runs on GPUs. Measure first: dragoman check."""
     label_smoothing: Fraction = 0.1
     """Share of the target's probability that is spread over the whole vocabulary."""
     clip_norm: NotNegative = 1.0

@@ -62,6 +62,8 @@ class TrainingState:
     """Where replicas are in their sequence of exchanges."""
     has_replicas: bool = False
     """Whether the checkpoint holds tensors of replicas."""
+    precision: str = ""
+    """The precision that training.precision = "auto" was decided to be; empty in checkpoints of earlier programs."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of state.json."""

@@ -6,6 +6,7 @@ AdamW (Adam where weight_decay is 0).
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,16 +17,26 @@ from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.step_clock import Part, StepClock
 from dragoman.cluster.world import World, wait_for_device
-from dragoman.corpus.batching import FIRST_POSITION, BatchPosition, BatchSettings, BatchStream, MicroBatch, StepPlan
+from dragoman.corpus.batching import (
+    FIRST_POSITION,
+    BatchPosition,
+    BatchSettings,
+    BatchStream,
+    MicroBatch,
+    StepPlan,
+    pad_pairs,
+)
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.model.device import is_accelerator
+from dragoman.corpus.tokenizer import EOS_ID
+from dragoman.model.device import is_accelerator, set_tf32
 from dragoman.model.loss import LossSums
 from dragoman.model.shape import resolve_shape
 from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import ModelPart, Settings, TrainingSettings
 from dragoman.training.adamw import AdamW
+from dragoman.training.compiled import CompiledModel, FixedSizes
 from dragoman.training.gradient_pass import GradientPass
 from dragoman.training.step_result import StepResult
 from dragoman.training.weight_average import MovingAverage, WeightAverage
@@ -82,6 +93,7 @@ class Learner:
     clock: StepClock = field(default_factory=lambda: StepClock(is_on=False))
     average: WeightAverage | None = None
     """An average of the weights that a translator may use instead."""
+    compiled: CompiledModel | None = None
 
     def __post_init__(self) -> None:
         device = self.gradients.flat.device
@@ -115,6 +127,11 @@ class Learner:
         self.clock.switch(Part.OTHER)
         return result
 
+    def try_batch(self, batches: dict[int, MicroBatch]) -> None:
+        """Collective: computes gradients only to find out which size fits into memory; changes no weight."""
+        self.optimizer.allocate()  # as it will be from the first update on
+        self._sum_gradients(0, batches, 1.0)
+
     def read_outcome(self) -> None:
         """Waits for the last step whose outcome is not known yet, and adapts the loss scale to it."""
         if self._unread is None:
@@ -130,9 +147,12 @@ class Learner:
 
     def forward(self, batch: MicroBatch, gradient_scale: float | Tensor) -> LossSums:
         """Computes the loss of one micro-batch; its gradients come out `gradient_scale` times as large."""
-        return teacher_forced_loss(
-            self.model, batch, self.settings.precision, self.settings.label_smoothing, gradient_scale
-        )
+        if self.compiled is not None:
+            batch = self.compiled.sizes.pad(batch)
+        with nullcontext() if self.compiled is None else self.compiled.used():
+            return teacher_forced_loss(
+                self.model, batch, self.settings.precision, self.settings.label_smoothing, gradient_scale
+            )
 
     def _sum_gradients(
         self, step: int, batches: dict[int, MicroBatch], gradient_scale: float | Tensor
@@ -170,6 +190,7 @@ def build_learner(
 ) -> Learner:
     """Builds a new model and its optimizer, the same on every rank because the seed is."""
     torch.manual_seed(settings.training.seed)
+    set_tf32(settings.training.tf32)
     vocab_sizes = corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size
     model = Transformer(resolve_shape(settings.model, *vocab_sizes, corpus.is_joint)).to(world.device)
     freeze(model, settings.training.freeze)
@@ -183,7 +204,21 @@ def build_learner(
         settings.training,
         clock,
         MovingAverage(model, decay) if decay else None,
+        CompiledModel(model, _fixed_sizes(settings)) if settings.training.compile else None,
     )
+
+
+def _fixed_sizes(settings: Settings) -> FixedSizes:
+    batch_tokens = settings.training.global_batch_tokens // settings.training.virtual_workers
+    return FixedSizes(batch_tokens, min(settings.data.max_tokens, batch_tokens))
+
+
+def largest_batch(settings: Settings) -> MicroBatch:
+    """Returns a batch that needs as much memory as any batch of the run: full, and of the longest sentences."""
+    sizes = _fixed_sizes(settings)
+    sentence = np.full(sizes.longest - 1, EOS_ID)
+    num_pairs = max(1, sizes.batch_tokens // sizes.longest)
+    return pad_pairs([sentence] * num_pairs, [sentence] * num_pairs)
 
 
 def freeze(model: nn.Module, parts: Sequence[ModelPart]) -> None:

@@ -1,5 +1,6 @@
 """The training loop: read `Trainer.train` from top to bottom to know what a run does."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dragoman.cluster.world import Vote, World
 from dragoman.corpus.batching import FIRST_POSITION, MicroBatch, StepPlan, share_of_rank
 from dragoman.corpus.mixture import Mixture
 from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.model.device import is_accelerator
 from dragoman.model.teacher_forcing import evaluating, teacher_forced_predictions
 from dragoman.monitoring.interval import TrainMeters, read_parts
 from dragoman.monitoring.pace import FinishedStep
@@ -31,6 +33,7 @@ from dragoman.training.kept_checkpoints import FinalAverage, KeptCheckpoints
 from dragoman.training.learner import (
     Learner,
     build_stream,
+    largest_batch,
     measure_fixed_share,
     set_learning_rate,
 )
@@ -91,8 +94,9 @@ class Trainer:
             self._begin -= state.training_seconds
         self._mixture = Mixture.build(corpus.train_corpora, settings.data)
         self._stream, self._position = build_stream(settings, corpus, self._mixture, position), position
-        share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
-        self._reader = ReadAhead(self._stream, share, world.device)
+        self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
+        self._reader = ReadAhead(self._stream, self._share, world.device)
+        self._told_size = math.inf
         self._meters = TrainMeters()
         self._unread: UnreadStep | None = None
         self._newest_loss = (0.0, 0)
@@ -139,6 +143,8 @@ class Trainer:
             if settings.evaluation.evaluate_at_start:
                 self._evaluate()
             self._save_and_wait(self._saver.save_now)  # so that a run can be resumed from the start
+        if is_accelerator(self._world.device):
+            self._find_fitting_size()
         self._guard = FiniteGuard(self.learner.loss_scale)
         self._spent.note_started()
         reason = self._reason_at_start()
@@ -164,6 +170,7 @@ class Trainer:
 
                 self.step, self._position = self.step + 1, read.position
                 self._evaluation = None
+                self._say_what_fits()
                 self._note_update(UnreadStep(self.step, result, learning_rate, _num_target_tokens(batches)))
                 seconds = time.perf_counter() - begin
                 self._measure(plan, result, seconds)
@@ -191,6 +198,22 @@ class Trainer:
         self._watcher.say(end)
         report_end(reason.name.lower(), self.step)
         return reason
+
+    def _find_fitting_size(self) -> None:
+        """Collective: finds out before the first step whether the batches of the run fit into the device's memory."""
+        beat("trying the largest batch")
+        self.learner.try_batch(dict.fromkeys(self._share, largest_batch(self._settings)))
+        self._say_what_fits()
+
+    def _say_what_fits(self) -> None:
+        """Says once that batches are computed in pieces, where the memory of the first rank's device is too small."""
+        largest = self.learner.passes.largest_size
+        if largest < self._told_size:
+            self._told_size = largest
+            self._watcher.say(
+                f"step {self.step}: Batches of more than {largest:,.0f} padded tokens do not fit into the memory of "
+                f"this {self._world.device.type} device: each is computed in halves, with the same sums of gradients."
+            )
 
     def _reason_at_start(self) -> StopReason:
         """Collective: returns why no step is to be made at all: a resumed run has ended, or has no budget left."""
@@ -479,6 +502,7 @@ class Trainer:
             synchronisation=self._updates.plan,
             replicas=self._updates.facts(),
             has_replicas=self._updates.has_state,
+            precision=self._settings.training.precision,
         )
 
     @property

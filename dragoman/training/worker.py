@@ -50,6 +50,7 @@ from dragoman.run.files import write_json
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import end_with_parent
 from dragoman.run.synchronisation import Synchronisation, resolve_synchronisation
+from dragoman.training.precision import keep_precision, resolve_precision
 from dragoman.training.rehearsal import rehearse, rehearse_briefly
 from dragoman.training.resuming import ResumePlan, plan_resume, read_synchronisation, share_synchronisation
 from dragoman.training.run_setup import copy_tokenizers
@@ -102,7 +103,7 @@ def _measure_on_rank(run: RunFolder, rendezvous: Rendezvous, seconds: float) -> 
     settings = load_settings(run.config)
     path = run.path / MEASUREMENTS_FILE
     rehearse(
-        settings,
+        resolve_precision(settings, world),
         PreparedCorpus.open(settings.data.prepared),
         world,
         seconds,
@@ -197,6 +198,9 @@ def _train(
             sampler = stack.enter_context(start_sampler(run, world.machine, settings.monitoring.sample_seconds))
             if sampler.trouble:
                 print(sampler.trouble, file=sys.stderr, flush=True)
+        settings = resolve_precision(settings, world, resume)
+        if resume.is_saver and world.num_machines == 1:  # the launcher sends its config to other hosts at every start
+            keep_precision(run, settings)
         watcher = _open_watcher(run, settings, world, console, resume, stack) if console else Watcher()
         if resume.is_new_run:
             plan = _measure_and_choose(settings, corpus, world, watcher)
