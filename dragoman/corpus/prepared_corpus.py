@@ -34,7 +34,7 @@ SPLITS_WITH_TEXT: tuple[SplitWithText, ...] = get_args(SplitWithText)
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class InputRecord(_Record):

@@ -32,7 +32,7 @@ Ids = NDArray[np.unsignedinteger[Any]]
 class StoredFile(BaseModel):
     """Size and hash of a file of the prepared corpus."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     num_bytes: NonNegativeInt
     sha256: str
@@ -46,7 +46,7 @@ class StoredFile(BaseModel):
 class Shard(BaseModel):
     """Counts of one shard in the manifest; they give the size of each of its files."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     num_pairs: NonNegativeInt
     num_source_tokens: NonNegativeInt
@@ -56,7 +56,7 @@ class Shard(BaseModel):
 class Shards(BaseModel):
     """All shards of one split, in order, and the type their ids are stored in."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     dtype: IdDtype
     shards: tuple[Shard, ...]

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from dragoman.cluster.failure import Failure
 from dragoman.cluster.heartbeat import WorkerEnd
@@ -137,7 +137,9 @@ class Connection:
         show: Callable[[str, str], None],
         host_timeout: float,
         connect_seconds: int = CONNECT_SECONDS,
+        program_here: "subprocess.Popen[bytes] | None" = None,
     ) -> None:
+        """`program_here` is the program of this machine, if it was started already."""
         self.host = host
         self._ssh_config = ssh_config
         self.last_heard = time.monotonic()
@@ -152,7 +154,8 @@ class Connection:
         self._lock = threading.Lock()
         self._output_thread: threading.Thread | None = None
         if host.is_this_machine:
-            self._process = self._start_here(["-P", "-m", self.module])
+            sys.stdout.flush()
+            self._process = program_here or self.start_here()
         else:
             remote = shlex.join([sys.executable, "-P", "-m", self.module, str(silence_seconds)])
             command = [*ssh_command(ssh_config, connect_seconds), "--", host.ssh_name, f"exec {remote}"]
@@ -160,14 +163,14 @@ class Connection:
             self._output_thread = self._read_in_background(self._process.stderr, self._on_output)
         self._read_in_background(self._process.stdout, self._on_message)
 
-    def _start_here(self, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    @classmethod
+    def start_here(cls) -> "subprocess.Popen[bytes]":
         """Starts the program without ssh; its workers write to this terminal directly and can draw a bar in it."""
-        sys.stdout.flush()
         output = os.dup(1)
         try:
             # No limit on silence: a launcher on this machine may be stopped for a while (Ctrl-Z).
-            command = [sys.executable, *arguments, "inf", str(output)]
-            return self._start(command, pass_fds=(output,), stderr=None)
+            command = [sys.executable, "-P", "-m", cls.module, "inf", str(output)]
+            return cls._start(command, pass_fds=(output,), stderr=None)
         finally:
             os.close(output)
 
@@ -282,6 +285,29 @@ class Connection:
         if code == 127:
             return f"there is no {sys.executable} there; install dragoman at the same path on every host."
         return f"its program ended with code {code} ({output})."
+
+
+class EarlyProgram:
+    """The program of this machine, started before anybody connects to it: it imports torch in the meantime."""
+
+    def __init__(self) -> None:
+        self._unused = [Connection.start_here()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the program if no connection has taken it over."""
+        if program := self.take():
+            program.kill()
+            program.wait()
+
+    def take(self) -> "subprocess.Popen[bytes] | None":
+        """Gives the program to the first who asks, who must end it."""
+        try:
+            return self._unused.pop()
+        except IndexError:
+            return None
 
 
 class Keepalive:

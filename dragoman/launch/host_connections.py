@@ -20,6 +20,7 @@ from dragoman.cluster.link_test import LinkResult
 from dragoman.launch.connection import (
     CONNECT_SECONDS,
     Connection,
+    EarlyProgram,
     HostError,
     Keepalive,
     Message,
@@ -87,6 +88,7 @@ class HostConnections:
         say: Callable[[str], None],
         is_stopping: Callable[[], bool] = lambda: False,
         connect_seconds: int = CONNECT_SECONDS,
+        early_program: EarlyProgram | None = None,
     ) -> None:
         """`is_stopping` is asked during every wait; when it is true, the wait ends with a StopRequestedError."""
         self._plan = plan
@@ -94,6 +96,7 @@ class HostConnections:
         self._say = say
         self._is_stopping = is_stopping
         self._connect_seconds = connect_seconds
+        self._early_program = early_program
         self._keepalive = Keepalive()
         self._connections: dict[Host, Connection] = {}
         self._has_start_weights: set[Host] = set()
@@ -254,7 +257,8 @@ class HostConnections:
         if host not in self._connections:
             plan = self._plan
             ssh_config = plan.placement.ssh_config
-            connection = Connection(host, ssh_config, self._show, plan.host_timeout, self._connect_seconds)
+            here = self._early_program.take() if self._early_program and host.is_this_machine else None
+            connection = Connection(host, ssh_config, self._show, plan.host_timeout, self._connect_seconds, here)
             self._connections[host] = connection
             self._keepalive.add(connection)
         return self._connections[host]

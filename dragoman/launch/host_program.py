@@ -32,6 +32,7 @@ from dragoman.run.files import read_json, write_all, write_text
 from dragoman.run.folder import RunFolder
 
 BEAT_SECONDS = 0.5
+_IMPORTING = threading.Lock()
 CHECK_PREFIX = "dragoman-check-"
 """Start of the names of folders that hold a check and may be removed."""
 
@@ -45,6 +46,8 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch reads it once, when it is imported
     messages = os.dup(1)
     os.dup2(int(sys.argv[2]) if len(sys.argv) > 2 else 2, 1)
+    if len(sys.argv) > 2:  # a program of the launcher's own machine will not be asked much first
+        threading.Thread(target=_import_agent, daemon=True).start()
     HostProgram(messages, silence_seconds).serve()
 
 
@@ -151,10 +154,9 @@ class HostProgram:
 
     def _do_open_store(self, request: Message) -> Message:
         """Opens the store through which the workers of the next attempt find each other; returns its port."""
-        from dragoman.launch.agent import AttemptStore
-
         self._close_store()
-        self._store = AttemptStore.open(request["address"], ports_from_json(request["ports"]), request["secret"])
+        stores = _import_agent().AttemptStore
+        self._store = stores.open(request["address"], ports_from_json(request["ports"]), request["secret"])
         return {"store": {"port": self._store.port}}
 
     def _close_store(self) -> None:
@@ -165,14 +167,13 @@ class HostProgram:
     def _do_start(self, request: Message) -> Message:
         """Runs the workers of one attempt to their end, which may take days."""
         begin = time.monotonic()  # before an import that may take seconds
-        from dragoman.launch.agent import AttemptStore, WorkerGroup
-
+        agent = _import_agent()
         spec = AttemptSpec.from_json(request["spec"])
         if spec.node_rank > 0:
             self._close_store()
-            self._store = AttemptStore.reach(spec.store_address, spec.store_port, spec.secret)
+            self._store = agent.AttemptStore.reach(spec.store_address, spec.store_port, spec.secret)
         self._claim.keep()
-        workers = self._workers = WorkerGroup(spec, begin, self._store.local_port)
+        workers = self._workers = agent.WorkerGroup(spec, begin, self._store.local_port)
         try:
             end = workers.run()
         except Exception as error:  # the agents did not find each other
@@ -244,9 +245,13 @@ def _refuse(request: Message) -> Message:
     )
 
 
-def _import_agent() -> None:
-    """Imports torch, which takes two seconds, in the background while other checks run."""
-    import dragoman.launch.agent  # noqa: F401
+def _import_agent() -> Any:
+    """Returns the module of the agent; the first call imports torch, which takes a second or two."""
+    with _IMPORTING:  # torch ends a process in which two threads import its parts at the same time
+        import dragoman.cluster.quick_torch  # noqa: F401  before the agent, which imports torch itself
+        from dragoman.launch import agent
+
+        return agent
 
 
 if __name__ == "__main__":

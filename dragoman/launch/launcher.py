@@ -5,10 +5,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from dragoman.corpus.prepared_corpus import PreparedCorpus
+from dragoman.launch.connection import EarlyProgram
 from dragoman.launch.hosts import LaunchPlan, Placement, save_placement
 from dragoman.launch.supervision import supervise
 from dragoman.launch.terminal import erase_progress, print_message
@@ -126,12 +126,14 @@ def launch_run(run: RunFolder, placement: Placement, make_ready: Callable[[], bo
     status: StatusFile | None = None
     with signals_as_keyboard_interrupt():
         require_untrained(run)
-        with lock_run(run):
+        with lock_run(run), ExitStack() as stack:
+            has_this_machine = any(host.is_this_machine for host in placement.hosts)
+            early = stack.enter_context(EarlyProgram()) if has_this_machine else None
             try:
                 is_resumed = make_ready()
                 settings = load_settings(run.config)
                 status = StatusFile(run, RunStatus.starting(settings.training.max_steps, placement.num_workers))
-                reason = _train(run, settings, placement, is_resumed, status)
+                reason = _train(run, settings, placement, is_resumed, status, early)
             except (UserError, KeyboardInterrupt) as error:
                 has_begun = status is not None and status.has_run
                 if not (has_begun or run.metrics.exists() or run.checkpoint_steps()) and start.undo():
@@ -141,7 +143,14 @@ def launch_run(run: RunFolder, placement: Placement, make_ready: Callable[[], bo
     return reason not in ("signal", "request")
 
 
-def _train(run: RunFolder, settings: Settings, placement: Placement, is_resumed: bool, status: StatusFile) -> str:
+def _train(
+    run: RunFolder,
+    settings: Settings,
+    placement: Placement,
+    is_resumed: bool,
+    status: StatusFile,
+    early_program: EarlyProgram | None,
+) -> str:
     """Trains a run that is ready and locked; returns why it ended."""
     with _remembered(run, placement, status), status:
         placement, choice = place_on_cores(placement, settings)
@@ -150,7 +159,7 @@ def _train(run: RunFolder, settings: Settings, placement: Placement, is_resumed:
             if choice:
                 status.update(num_workers=placement.num_workers)
                 _say(run, choice)
-            reason = supervise(plan, status, lambda text: _say(run, text))
+            reason = supervise(plan, status, lambda text: _say(run, text), early_program)
         except UserError as error:
             _log(run, str(error))
             raise
@@ -203,6 +212,8 @@ def note_end(status: StatusFile, reason: str) -> None:
 
 def kept_bytes(settings: Settings) -> int:
     """Returns the disk space of all checkpoints that exist at one time."""
+    from dragoman.corpus.prepared_corpus import PreparedCorpus  # takes a while: this machine's program starts first
+
     corpus = PreparedCorpus.open(settings.data.prepared)
     shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     keep = settings.checkpoints

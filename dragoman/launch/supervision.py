@@ -22,7 +22,7 @@ from dragoman.cluster.environment import (
     threads_per_worker,
 )
 from dragoman.launch.attempt import Attempt, Order, Outcome
-from dragoman.launch.connection import StopRequestedError
+from dragoman.launch.connection import EarlyProgram, StopRequestedError
 from dragoman.launch.host_connections import HostConnections, LostHosts, ReadyHost
 from dragoman.launch.hosts import LaunchPlan
 from dragoman.launch.mirror.run_mirror import MirroredHost, RunMirror
@@ -70,12 +70,14 @@ class StopSignals:
         print_message(text)
 
 
-def supervise(plan: LaunchPlan, status: StatusFile, say: Callable[[str], None]) -> str:
+def supervise(
+    plan: LaunchPlan, status: StatusFile, say: Callable[[str], None], early_program: EarlyProgram | None = None
+) -> str:
     """Runs the workers to the end of the run and returns the reason, a lower-case name of `StopReason`."""
     clear_stop_request(plan.run)
     with StopSignals() as signals, RunMirror(plan.run, plan.placement.ssh_config, say) as mirror:
         stop = StopRequests(plan.run, signals)
-        with HostConnections(plan, _show, say, stop.is_any) as connections:
+        with HostConnections(plan, _show, say, stop.is_any, early_program=early_program) as connections:
             lost = LostHosts(plan, connections)
             try:
                 return _Supervisor(plan, status, say, stop, connections, lost, mirror).run()

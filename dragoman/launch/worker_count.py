@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from dragoman.cluster.environment import threads_per_worker
-from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.model.shape import ModelShape, activation_elements_per_token, count_parameters, resolve_shape
 from dragoman.run.config import Settings
@@ -65,6 +64,8 @@ def choose_num_workers(settings: Settings, num_gpus: int, num_cores: int, free_b
 
 def worker_bytes(settings: Settings) -> float:
     """Estimates the memory of one worker, the first of which also copies its state for checkpoints."""
+    from dragoman.corpus.prepared_corpus import PreparedCorpus  # imports numpy: as late as possible
+
     corpus = PreparedCorpus.open(settings.data.prepared)
     shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     training = settings.training

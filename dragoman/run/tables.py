@@ -59,7 +59,7 @@ _MAX_PIPE_BYTES = 2**20
 class SettingsTable(BaseModel):
     """A table of a TOML file: typed, frozen, without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, defer_build=True)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-import torch
-
 from dragoman.cluster.environment import (
     CHECK_SECONDS_VARIABLE,
     IS_RESTART_RECORDED_VARIABLE,
@@ -25,6 +23,7 @@ from dragoman.cluster.environment import (
 )
 from dragoman.cluster.failure import report_failure, write_traceback
 from dragoman.cluster.heartbeat import report_end, start_heartbeat
+from dragoman.cluster.quick_torch import torch
 from dragoman.cluster.rendezvous import Rendezvous, join_rendezvous
 from dragoman.cluster.world import World, join_world, leave_world
 from dragoman.corpus.prepared_corpus import PreparedCorpus

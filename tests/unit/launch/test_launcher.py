@@ -52,7 +52,7 @@ def plans(monkeypatch) -> Callable[..., list[LaunchPlan]]:
     found: list[LaunchPlan] = []
 
     def supervise_as(end: str | BaseException, is_before_workers: bool = False) -> list[LaunchPlan]:
-        def supervise(plan: LaunchPlan, status: Any, say: Callable[[str], None]) -> str:
+        def supervise(plan: LaunchPlan, status: Any, say: Callable[[str], None], _early_program: object) -> str:
             assert is_locked(plan.run)
             found.append(plan)
             if not is_before_workers:
