@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,16 @@ from program import Run, run_dragoman
 
 # Threads that wait must not keep cores busy: other tests run at the same time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Programs inherit signals that are ignored, as by nohup or a shell that runs tests in the background; a handler they do
+# not inherit. A lost terminal still does not end the tests.
+for _number, _handler in {
+    signal.SIGHUP: lambda *_: None,
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}.items():
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # No deadline: the machine may be busy. What decides whether a change lands must not depend on luck.
 settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get("CI") == "true")

@@ -7,19 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import Run, call_dragoman, read_records, run_dragoman
+from program import Run, call_dragoman, dragoman_command, read_records
 
 
-def cpu_seconds_of_help() -> float:
+def cpu_seconds_of(*command: str) -> float:
     """CPU time, which a busy machine does not lengthen as it does wall time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run_dragoman("--help")
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_help_is_quick_and_imports_nothing_heavy():
-    assert any(cpu_seconds_of_help() < 0.3 for _ in range(10))
+    help_command = dragoman_command("--help")
+    # On a slow machine Python alone takes longer too; one more library of the size of pydantic is noticed.
+    assert any(
+        cpu_seconds_of(*help_command) < max(0.3, 8 * cpu_seconds_of(sys.executable, "-c", "pass")) for _ in range(10)
+    )
     script = "import sys, dragoman.cli; sys.exit(bool({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -195,10 +195,10 @@ def test_without_budgets_time_ends_nothing(clock):
 def test_asking_costs_next_to_nothing(run):
     """It is asked at every batch of every evaluation."""
     conditions = conditions_for(StopNotice(), run)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(1_000):
         conditions.reason_to_stop_at_once()
-    assert time.perf_counter() - begin < 1.0
+    assert time.process_time() - begin < 1.0
 
 
 # Gradients that are not finite

@@ -170,7 +170,7 @@ def test_an_attempt_does_not_wait_long_for_a_host_that_does_not_answer(laptop: L
     mirror = laptop.mirror()
     begin = time.monotonic()
     mirror.begin_attempt(apart(A))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30  # it would answer after 60 s
     laptop.write("a", "log.txt", "line\n")
     del laptop.programs["a"]
     mirror.end_attempt(lost=[A])  # the launcher gives it up, and finds it again
@@ -410,7 +410,7 @@ def test_a_step_that_is_saved_again_is_brought_again_without_its_weights(laptop:
 
 
 def test_a_checkpoint_comes_at_the_rate_and_the_rest_of_it_at_once(laptop: Laptop):
-    laptop.save("a", 10, size=4_000_000)
+    laptop.save("a", 10, size=20_000_000)  # 40 s at this rate
     mirror = laptop.mirror(rate=500_000)
     mirror.begin_attempt(apart(A))
     begin = time.monotonic()
@@ -422,7 +422,7 @@ def test_a_checkpoint_comes_at_the_rate_and_the_rest_of_it_at_once(laptop: Lapto
     assert laptop.step("latest") is None
     assert mirror.finish() == []
     assert laptop.step("latest") == 10
-    assert time.monotonic() - begin < 7
+    assert time.monotonic() - begin < 20
 
 
 def test_a_slow_network_card_lowers_the_rate():
