@@ -209,6 +209,7 @@ def make_meters(**changes: object) -> TrainMeters:
         "num_target_tokens": 100,
         "num_tokens": 180,
         "num_padded_tokens": 240,
+        "num_full_steps": 3.0,
         "seconds": 8.0,
         "gradient_norm_sum": 6.0,
         "num_finite_norms": 3,
@@ -227,6 +228,7 @@ def test_figures_of_an_interval():
             "target_tokens_per_second": 12.5,
             "target_tokens_per_step": 25.0,
             "padding_share": 0.25,
+            "batch_share": 0.75,
         }
     )
 
