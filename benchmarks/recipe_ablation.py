@@ -256,13 +256,14 @@ def main() -> int:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seeds", type=positive_count, default=1, help="runs of each variant")
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="a setting of all variants")
+    parser.add_argument("--vocab-size", type=positive_count, help="subwords (default: those chosen for the corpus)")
     asked = parser.parse_args()
     if not DATA_FOLDER.is_dir():
         raise UserError(f"There are no corpora for this benchmark in {DATA_FOLDER}.")
     machine = describe_machine()
     torch.set_num_threads(1)
     keep_freed_memory()
-    corpus = prepare(asked.corpus, asked.pairs, None)
+    corpus = prepare(asked.corpus, asked.pairs, asked.vocab_size)
     plain = Budget(asked.tokens, asked.step_tokens or 0.0, _measure_padding(corpus))
     step_tokens = asked.step_tokens
     if step_tokens is None:
@@ -270,13 +271,14 @@ def main() -> int:
         print(f"A step costs as much as {step_tokens:,.0f} tokens beside its own.", flush=True)
     budget = Budget(asked.tokens, step_tokens, plain.padding)
     path = FOLDER / "runs.jsonl"
-    task = {"corpus": asked.corpus, "pairs": asked.pairs, "tokens": asked.tokens, "overrides": asked.overrides}
+    names = ("corpus", "pairs", "vocab_size", "tokens", "overrides")
+    task = {name: vars(asked)[name] for name in names}
     for seed in range(1, asked.seeds + 1):
         for name in asked.variants:
             run = task | {"variant": name, "seed": seed}
             if any(run.items() <= done.items() for done in _read_runs(path)):
                 continue
-            own = prepare(asked.corpus, asked.pairs, VARIANTS[name].vocab_size)
+            own = prepare(asked.corpus, asked.pairs, VARIANTS[name].vocab_size or asked.vocab_size)
             settings = build_variant(own, VARIANTS[name], budget, asked.overrides, seed)
             curve = list(train(own, settings, budget))
             run |= {"step_tokens": step_tokens, "training": settings.training.model_dump(mode="json"), "curve": curve}
