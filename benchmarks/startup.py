@@ -32,7 +32,7 @@ from results import describe_machine, end_with, positive_count, save_result, sum
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
 
-REQUIRED_SECONDS = 8.0
+REQUIRED_SECONDS = 5.0
 WAIT_SECONDS = 120.0
 HOST_MODULE = "dragoman.launch.host_program"
 IMPORTED = {
