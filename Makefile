@@ -41,6 +41,9 @@ check: setup ## format, lint, types, direction of imports
 
 bench: setup ## run all benchmarks; results go to benchmarks/results/
 	$(BIN)/python benchmarks/training_speed.py
+	$(BIN)/python benchmarks/time_to_bleu.py --tune 300
+	$(BIN)/python benchmarks/time_to_bleu.py
+	$(BIN)/python benchmarks/cost_exponents.py
 	$(BIN)/python benchmarks/worker_scaling.py
 	$(BIN)/python benchmarks/decoding_speed.py
 	$(BIN)/python benchmarks/serving.py

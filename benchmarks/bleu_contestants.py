@@ -12,11 +12,14 @@ from peer_environments import PEERS_FOLDER, peer_python
 
 from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
+from dragoman.run.status import read_status
 
 BEAM_SIZE = 5
 BATCH_TOKENS = 4_096
 VOCAB_SIZE = 8_000
 LAYERS, WIDTH, FEED_FORWARD, HEADS = 3, 256, 1_024, 4
+SENTENCES_PER_STEP = 500
+"""More than a batch of BATCH_TOKENS has."""
 WARMUP_SHARE = 0.1
 """Steps of a peer's warm-up as a share of all: the 4,000 of its recipe are more than a whole run here."""
 
@@ -60,6 +63,9 @@ class Contestant(Protocol):
 
     def training_command(self, texts: Texts, job: Job) -> list[str]:
         """Writes what the training needs and returns its command."""
+
+    def is_trained(self, job: Job) -> bool:
+        """Whether the training has ended, even if its command still does something else."""
 
     def seconds_by_step(self, job: Job) -> dict[int, float]:
         """Returns the seconds spent on training alone when a step was done, where they are known."""
@@ -107,6 +113,11 @@ class Ours:
         command += ["--run-dir", str(job.folder / "run")]
         return command + [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
 
+    def is_trained(self, job: Job) -> bool:
+        # Scoring the test lines that it held out comes afterwards and takes minutes.
+        status = read_status(RunFolder(job.folder / "run"))
+        return status is not None and status.state == "finished"
+
     def seconds_by_step(self, job: Job) -> dict[int, float]:
         found: dict[int, float] = {}
         step, seconds = 0, 0.0
@@ -128,6 +139,9 @@ class Ours:
 
 class _Peer:
     """A trainer in an environment of its own, whose seconds are noted by peers/training_clock.py."""
+
+    def is_trained(self, job: Job) -> bool:
+        return False  # its command does nothing else
 
     def seconds_by_step(self, job: Job) -> dict[int, float]:
         lines = (job.folder / "clock.jsonl").read_text(encoding="utf-8").splitlines()
@@ -196,7 +210,8 @@ class Eole(_Peer):
                 "warmup_steps": warmup,
                 "decay_method": decay,
                 "adam_beta2": 0.998,
-                "bucket_size": 262_144,
+                # 262,144 in the recipe; what a run does not need would only make it begin later.
+                "bucket_size": max(8_192, min(262_144, SENTENCES_PER_STEP * job.num_steps)),
                 "num_workers": 0,  # its core is the only one
                 "prefetch_factor": 400,
                 "dropout_steps": [0],

@@ -1,8 +1,8 @@
 """Processes that run at the same time, each on a core of its own."""
 
-import os
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from multi30k import REPOSITORY
 from dragoman.run.errors import UserError
 
 _LINES_SHOWN = 15
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Task:
 
     commands: Sequence[list[str]]
     log: Path
+    is_over: Callable[[], bool] = lambda: False
+    """Whether a command has done what matters; the rest of it is ended."""
 
 
 def run_side_by_side(tasks: Sequence[Task], cores: Sequence[int]) -> None:
@@ -37,12 +40,22 @@ def run_side_by_side(tasks: Sequence[Task], cores: Sequence[int]) -> None:
                     running[number] = subprocess.Popen(
                         command, stdout=logs[number], stderr=logs[number], cwd=REPOSITORY, env=environment_of_one_core()
                     )
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            time.sleep(_POLL_SECONDS)
             for number, process in list(running.items()):
-                if process.poll() is not None:
+                if _has_ended(tasks[number], process):
                     del running[number]
-                    if process.returncode:
-                        raise UserError(_failure(tasks[number], process))
+
+
+def _has_ended(task: Task, process: "subprocess.Popen[bytes]") -> bool:
+    """Whether a process has ended, or is ended now because its task is over; raises if it failed."""
+    if process.poll() is None:
+        if not task.is_over():
+            return False
+        process.terminate()
+        process.wait()
+    elif process.returncode:
+        raise UserError(_failure(task, process))
+    return True
 
 
 def _failure(task: Task, process: "subprocess.Popen[bytes]") -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ def _seconds_per_step(contestant: Contestant, trial: Job) -> float:
 
 
 def _train(entries: Sequence[Entry], texts: Texts, cores: Sequence[int]) -> None:
-    tasks = [Task([each.training_command(texts, job)], job.folder / "log.txt") for each, job in entries]
+    tasks = [
+        Task([each.training_command(texts, job)], job.folder / "log.txt", partial(each.is_trained, job))
+        for each, job in entries
+    ]
     run_side_by_side(tasks, cores)
 
 

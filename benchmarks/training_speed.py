@@ -105,7 +105,7 @@ class Round:
         return self.tokens_per_second(OURS) / self.tokens_per_second(name)
 
 
-def write_commands(folder: Path, prepared: Path, others: Sequence[str]) -> dict[str, list[str]]:
+def write_commands(folder: Path, prepared: Path, others: Sequence[str], num_steps: int) -> dict[str, list[str]]:
     """Writes what contestants need and returns their commands, by name; the number of threads comes after them."""
     commands = {
         name: [sys.executable, str(CONTESTANT), name, str(prepared)]
@@ -115,8 +115,8 @@ def write_commands(folder: Path, prepared: Path, others: Sequence[str]) -> dict[
     if peers:
         texts = prepare_texts("multi30k", folder / "texts")
     for name in peers:
-        # More steps than will be made; each peer forms its own batches of the same text and size.
-        job = Job(folder / name, num_steps=10_000, save_every=10_000, seed=1)
+        # Each peer forms its own batches of the same text and size.
+        job = Job(folder / name, num_steps=num_steps, save_every=num_steps, seed=1)
         job.folder.mkdir()
         config = job.folder / "config.yaml"
         write_text(config, json.dumps(PEERS[name]().settings(texts, job)))
@@ -226,7 +226,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as name:
         folder = Path(name)
         corpus = prepare_multi30k(folder)
-        commands = write_commands(folder, corpus.folder, options.contestants)
+        more_steps_than_made = 2 * (NUM_WARMUP_STEPS + options.rounds * options.steps)
+        commands = write_commands(folder, corpus.folder, options.contestants, more_steps_than_made)
         found = [
             describe(measure(commands, num_threads, options.rounds, options.steps), num_threads, corpus)
             for num_threads in options.threads

@@ -118,5 +118,8 @@ def test_tasks_of_two_cores_run_at_the_same_time_and_in_order(tmp_path):
     run_side_by_side(tasks, [core, core])
     assert (tmp_path / "a").read_text() == "one\ntwo\n"
     assert (tmp_path / "b").read_text() == "three\n"
+    endless = [sys.executable, "-c", "import time; print('trained', flush=True); time.sleep(600)"]
+    log = tmp_path / "d"
+    run_side_by_side([Task([endless], log, lambda: log.exists() and "trained" in log.read_text())], [core])
     with pytest.raises(UserError, match="ZeroDivisionError"):
         run_side_by_side([Task([[sys.executable, "-c", "1 / 0"]], tmp_path / "c")], [core])
