@@ -1,7 +1,8 @@
 """The command that tries dragoman on the user's own machine: `dragoman selftest`."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -43,8 +44,9 @@ def selftest(
 ) -> None:
     """Test whether this machine trains rightly and fast.
 
-    In two minutes, stage by stage: kernels against 64-bit numbers, precisions, equal losses on several workers, resume,
-    exchange of gradients, and speed and memory against `dragoman plan`. Attach selftest.json to a report of a problem.
+    In two minutes, stage by stage: kernels against 64-bit numbers, precisions, updates, equal losses on several
+    workers, resume, exchange of gradients, and speed and memory against `dragoman plan`. Attach selftest.json to a
+    report of a problem.
     Exit code 1: a stage failed.
     """
     folder = out or unused_run_dir("selftest")
@@ -62,12 +64,22 @@ def selftest(
     if json:
         print_json(result)
     else:
-        published = result["stages"]["speed"]["figures"].get("published")
-        if published:
-            tell(f"Published speeds of {published['model']} ({published['source']}):")
-            for row in published["rows"]:
-                tell(f"  {row['device']}, {row['precision']}: {row['tokens_per_second']:,} tokens/s")
+        for line in _published_beside(result["stages"]["speed"]["figures"]):
+            tell(line)
         verdict = "No stage failed" if result["is_passed"] else "A stage failed"
         tell(f"{verdict}, {result['seconds']:.0f} s. All figures: {folder / RESULT_FILE}")
     if not result["is_passed"]:
         raise typer.Exit(1)
+
+
+def _published_beside(own: dict[str, Any]) -> Iterator[str]:
+    """Yields published speeds, and the measured one below them; nothing where no speed was measured."""
+    if "published" not in own:
+        return
+    published = own["published"]
+    yield f"Published speeds of {published['model']} ({published['source']}):"
+    for row in published["rows"]:
+        yield f"  {row['device']}, {row['precision']}: {row['tokens_per_second']:,} tokens/s"
+    yield f"  {published['scaling']}"
+    model = "" if own["model"] == published["model"] else f" (but {own['model']}, a model of another size)"
+    yield f"  this device, {own['precision']}: {own['tokens_per_second']:,.0f} tokens/s{model}"

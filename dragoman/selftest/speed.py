@@ -12,19 +12,18 @@ from typing import Any
 
 import torch
 
-from dragoman.cluster.gradient_sum import GradientSum
-from dragoman.cluster.world import join_world
+from dragoman.cluster.world import wait_for_device
 from dragoman.diagnosis.hardware import Precision, load_hardware
 from dragoman.diagnosis.plan import Plan, PlanSettings, build_plan
 from dragoman.diagnosis.planned_step import RESERVED_BYTES
+from dragoman.model.device import best_precision
 from dragoman.model.shape import load_preset
-from dragoman.model.transformer import Transformer
 from dragoman.run.config import TrainingSettings
 from dragoman.run.processes import num_cores
 from dragoman.run.units import format_bytes
 from dragoman.selftest.numerics import random_batch
 from dragoman.selftest.stage_result import StageResult
-from dragoman.training.learner import Learner, LossScale, build_optimizer, set_learning_rate
+from dragoman.selftest.updates import new_learner
 
 MIN_STEPS, MAX_STEPS, MAX_SECONDS = 3, 20, 12.0
 LARGEST_MEMORY_RATIO = 1.25
@@ -47,7 +46,7 @@ class Workload:
         """Returns the public tables' workload for GPUs, and a small one for CPUs."""
         if device.type == "cpu":
             return cls("small", "fp32", 1_024)
-        return cls("transformer-big", "bf16" if torch.cuda.is_bf16_supported() else "fp16", 5_120)
+        return cls("transformer-big", best_precision(device), 5_120)
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,8 @@ class MeasuredSpeed:
 def measure_speed(device: torch.device, workload: Workload) -> MeasuredSpeed:
     """Makes whole updates of one worker, without an exchange; the first one warms up and does not count."""
     memory = _PeakMemory(device)
-    settings = TrainingSettings(precision=workload.precision)  # type: ignore[arg-type]
     shape = load_preset(workload.preset)
-    model = Transformer(shape).to(device)
-    world = join_world(None, device)
-    gradients = GradientSum(model.parameters(), world)
-    optimizer = build_optimizer(model, settings)
-    set_learning_rate(optimizer, 1e-5)
-    learner = Learner(model, optimizer, gradients, LossScale.start(workload.precision), settings)
+    learner = new_learner(shape, device, TrainingSettings(precision=workload.precision), rate=1e-5)  # type: ignore[arg-type]
     batch = random_batch(
         workload.batch_tokens // _MAX_LENGTH, _MAX_LENGTH, shape.target_vocab_size, min_length=_MAX_LENGTH - 2
     )
@@ -82,7 +75,8 @@ def measure_speed(device: torch.device, workload: Workload) -> MeasuredSpeed:
     end = time.monotonic() + MAX_SECONDS
     while len(seconds) <= MIN_STEPS or (len(seconds) <= MAX_STEPS and time.monotonic() < end):
         begin = time.perf_counter()
-        learner.learn(len(seconds) + 1, {0: batch}, batch.num_target_tokens)  # waits for the device at its end
+        learner.learn(len(seconds) + 1, {0: batch}, batch.num_target_tokens)
+        wait_for_device(device)
         seconds.append(time.perf_counter() - begin)
     return MeasuredSpeed(seconds[1:], batch.num_target_tokens, memory.read())
 
@@ -131,7 +125,7 @@ def name_for_plan(device: torch.device) -> str | None:
     """Returns the name of a device in the plan's table; None if it has none."""
     if device.type == "cpu":
         return "cpu-2-cores" if num_cores() == PLANNED_CORES else None
-    found = load_hardware().find_device(torch.cuda.get_device_name(device))
+    found = load_hardware().find_device(torch.get_device_module(device).get_device_name(device))
     return found[0] if found else None
 
 
@@ -142,7 +136,7 @@ def published_speeds() -> dict[str, Any]:
 
 def _plan(workload: Workload, device_name: str | None) -> Plan | None:
     hardware = load_hardware()
-    if device_name is None or workload.precision not in hardware.device(device_name).peak_flops:
+    if device_name is None or workload.precision not in hardware.devices[device_name].peak_flops:
         return None
     settings = PlanSettings(
         model=workload.preset,
@@ -161,7 +155,7 @@ class _PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         if device.type != "cpu":
-            torch.cuda.reset_peak_memory_stats(device)
+            torch.accelerator.reset_peak_memory_stats(device)
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is used now
@@ -170,7 +164,7 @@ class _PeakMemory:
     def read(self) -> int | None:
         """Returns bytes; None where the system does not tell."""
         if self._device.type != "cpu":
-            return int(torch.cuda.max_memory_allocated(self._device))
+            return int(torch.accelerator.max_memory_allocated(self._device))
         peak = _resident_bytes("VmHWM")
         return None if peak is None or self._before is None else peak - self._before
 

@@ -20,10 +20,11 @@ from dragoman.selftest.numerics import check_kernels, check_precisions
 from dragoman.selftest.real_runs import RunsOfTest
 from dragoman.selftest.speed import MeasuredSpeed, Workload, judge_memory, judge_speed, measure_speed, name_for_plan
 from dragoman.selftest.stage_result import StageResult
+from dragoman.selftest.updates import check_updates
 from dragoman.training.worker import avoid_trapping_kernels, keep_freed_memory
 
 RESULT_FILE = "selftest.json"
-DEVICES = ("cpu", "cuda")
+DEVICES = ("cpu", "cuda", "xpu")
 _MOST_WORKERS = 2
 """Two workers show as much as eight, and start faster."""
 Show = Callable[[int, int, str, StageResult], None]
@@ -40,7 +41,7 @@ def run_selftest(
     keep_freed_memory()
     avoid_trapping_kernels()
     folder.mkdir(parents=True)
-    num_devices = num_cores() if device.type == "cpu" else torch.cuda.device_count()
+    num_devices = num_cores() if device.type == "cpu" else torch.accelerator.device_count()
     runs = RunsOfTest(folder, min(_MOST_WORKERS, num_devices), hosts, ssh_config)
     speed = _Speed(device)
     stages: list[tuple[str, Callable[[], StageResult]]] = [
@@ -50,6 +51,7 @@ def run_selftest(
         ("memory", speed.judge_memory),
         ("kernels", lambda: check_kernels(device)),
         ("precision", lambda: check_precisions(device)),
+        ("updates", lambda: check_updates(device)),
         ("workers", lambda: _prepare_and_check(runs)),
         ("resume", runs.check_resume),
         ("collectives", runs.check_collectives),
@@ -110,8 +112,8 @@ def _describe_device(device: torch.device) -> StageResult:
     if device.type == "cpu":
         name = f"{num_cores()} cores ({_cpu_name()})"
         return StageResult("passed", f"{name}, torch {torch.__version__}.", {"name": name})
-    facts = torch.cuda.get_device_properties(device)
-    figures = {"name": facts.name, "memory_bytes": facts.total_memory, "count": torch.cuda.device_count()}
+    facts = torch.get_device_module(device).get_device_properties(device)
+    figures = {"name": facts.name, "memory_bytes": facts.total_memory, "count": torch.accelerator.device_count()}
     why = f"{figures['count']} × {facts.name} with {format_bytes(facts.total_memory)}, torch {torch.__version__}."
     return StageResult("passed", why, figures)
 

@@ -10,10 +10,11 @@ import torch
 from dragoman.diagnosis.hardware import load_hardware
 from dragoman.diagnosis.plan import PlanSettings, build_plan
 from dragoman.run.errors import UsageError, UserError
-from dragoman.selftest import stages
+from dragoman.selftest import stages, updates
 from dragoman.selftest.real_runs import NUM_STEPS, RunsOfTest, _largest_difference
 from dragoman.selftest.speed import MeasuredSpeed, Workload, judge_memory, judge_speed, measure_speed
 from dragoman.selftest.stage_result import StageResult
+from dragoman.selftest.updates import check_updates
 
 CPU = torch.device("cpu")
 WORKLOAD = Workload("small", "fp32", 1_024)
@@ -59,6 +60,24 @@ def test_real_updates_are_measured():
     assert measured.peak_bytes is None or measured.peak_bytes > 0
 
 
+def test_updates_are_right_on_a_cpu_to_the_last_bit():
+    outcome = check_updates(CPU)
+    assert outcome.state == "passed", outcome.why
+    assert outcome.figures["read_late"] == 0.0
+    assert outcome.figures["pieces"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [("_is_skipped", "changed weights"), ("_difference_of_pieces", "in pieces (relative difference 5.0e-01)")],
+)
+def test_wrong_updates_fail(monkeypatch: pytest.MonkeyPatch, broken: str, said: str):
+    monkeypatch.setattr(updates, broken, lambda _: 0.5 if "difference" in broken else False)
+    outcome = check_updates(CPU)
+    assert outcome.state == "failed"
+    assert said in outcome.why
+
+
 def test_losses_are_compared_step_by_step():
     losses = dict.fromkeys(range(1, NUM_STEPS + 1), 5.0)
     assert _largest_difference(losses, losses) == 0
@@ -85,10 +104,10 @@ def test_a_stage_that_raises_fails_and_the_others_go_on(tmp_path: Path, monkeypa
     assert found["speed"] == "failed"
     assert result["stages"]["speed"]["why"] == "RuntimeError: CUDA error: an illegal memory access"
     assert found["memory"] == "skipped"
-    assert {found[name] for name in ("device", "kernels", "precision", "workers", "resume", "collectives")} == {
-        "passed"
-    }
-    assert [line.split()[0] for line in shown] == [str(number) for number in range(1, 9)]
+    assert {
+        found[name] for name in ("device", "kernels", "precision", "updates", "workers", "resume", "collectives")
+    } == {"passed"}
+    assert [line.split()[0] for line in shown] == [str(number) for number in range(1, 10)]
     assert json.loads((tmp_path / "new" / "selftest.json").read_text()) == result
 
 

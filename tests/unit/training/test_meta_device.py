@@ -19,7 +19,14 @@ from dragoman.model.teacher_forcing import teacher_forced_loss
 from dragoman.model.transformer import Transformer
 from dragoman.run.config import TrainingSettings
 from dragoman.selftest.numerics import random_batch
-from dragoman.training.learner import build_optimizer, empty_moments, optimizer_tensors, set_learning_rate
+from dragoman.training.learner import (
+    Learner,
+    LossScale,
+    build_optimizer,
+    empty_moments,
+    optimizer_tensors,
+)
+from dragoman.training.weight_average import MovingAverage
 
 META = torch.device("meta")
 LENGTHS = [17, 300]
@@ -43,23 +50,42 @@ def model() -> Iterator[Transformer]:
         yield Transformer(load_preset("tiny")).to(META).train()
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_an_update_leaves_nothing_on_the_host(model: Transformer, length: int):
+@pytest.fixture
+def learner(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> Learner:
+    """Reads no outcome: the meta device has no values."""
+    settings = TrainingSettings()  # there is no autocast on the meta device, so only the loss scale is that of fp16
+    optimizer = build_optimizer(model, settings)
     gradients = GradientSum(model.parameters(), join_world(None, META))
-    optimizer = build_optimizer(model, TrainingSettings())
-    set_learning_rate(optimizer, 1e-3)
-    gradients.start_step()
-    gradients.expect_last_backward()
-    sums = teacher_forced_loss(model, random_batch(4, length, 1000), "fp32", 0.1)
-    sums.smoothed.backward()
-    summed = gradients.finish()
-    norm = torch.stack([torch.linalg.vector_norm(summed), sums.smoothed.detach()])
-    summed.mul_(0.5)
-    optimizer.step()
-    assert {tensor.device for tensor in (norm, summed, sums.plain, *model.parameters())} == {META}
-    moments = optimizer_tensors(model, optimizer)
+    learner = Learner(model, optimizer, gradients, LossScale.start("fp16"), settings, average=MovingAverage(model, 0.9))
+    learner.is_read_late = True
+    monkeypatch.setattr(Learner, "read_outcome", lambda _: None)
+    return learner
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_updates_leave_nothing_on_the_host(learner: Learner, length: int):
+    """The second one depends on the outcome of the first, which nobody has read."""
+    model, batch = learner.model, random_batch(4, length, 1000)
+    for step in range(2):
+        rate = learner.after_last_step(2e-3, 1e-3)
+        result = learner.learn(step, {0: batch, 1: batch}, 2 * batch.num_target_tokens)
+    assert isinstance(rate, torch.Tensor)  # the optimizer of the meta device does not take one
+    assert rate.device == META
+    moments = optimizer_tensors(model, learner.optimizer)
     assert moments.keys() == empty_moments(model).keys()
-    assert {tensor.device for tensor in moments.values()} == {META}
+    assert isinstance(learner.average, MovingAverage)
+    on_device = [*result.loss_sums, result.is_finite_on_device, *model.parameters(), *moments.values()]
+    on_device += [learner.gradients.flat, learner.optimizer.found_inf, *learner.average.tensors.values()]
+    assert {tensor.device for tensor in on_device} == {META}
+
+
+def test_pieces_of_a_batch_leave_nothing_on_the_host(learner: Learner):
+    batch = random_batch(4, 17, 1000)
+    learner.passes.largest_size = 40
+    learner.try_batch({0: batch})
+    learner.gradients.start_again()
+    result = learner.learn(0, {0: batch}, batch.num_target_tokens)
+    assert result.loss_sums.smoothed.device == META
 
 
 @pytest.mark.parametrize("length", LENGTHS)
