@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UserError
 from dragoman.run.processes import num_physical_cores
+from dragoman.translation.ctranslate2_required import RequiredWriter
 from dragoman.translation.possible_outputs import has_forbidden, max_length, require_possible
 from dragoman.translation.search import Batch, Found, Hypothesis, SearchSettings, SourceSegment
 
@@ -94,8 +95,8 @@ class CTranslate2Backend:
 
     def search_batches(self, batches: Sequence[Batch], settings: SearchSettings) -> Generator[tuple[int, Found]]:
         """Yields the index of each batch and what was found for it, in the order of the batches."""
-        for batch in batches:
-            _require_possible(batch, settings)
+        for segment in (each for batch in batches for each in batch):
+            require_possible(segment, settings)
         if settings.sampling is not None:
             yield from self._sample_batches(batches, settings)
             return
@@ -103,7 +104,7 @@ class CTranslate2Backend:
         def submit(index: int) -> Callable[[], Found]:
             constraints = _Constraints(self._max_length(batches[index], settings))
             pending = self._translate(self._model, batches[index], settings, constraints)
-            return lambda: self._rank(batches[index], pending, settings)
+            return lambda: self._add_required(batches[index], self._rank(batches[index], pending, settings), settings)
 
         yield from _in_order(len(batches), _QUEUED_PER_WORKER * self._num_workers, submit)
 
@@ -172,6 +173,23 @@ class CTranslate2Backend:
         if settings.forbidden or settings.forbidden_starts or any(segment.prefix for segment in batch):
             finished = [self._rescore(*each) for each in zip(batch, finished, strict=True)]
         return [_best(hypotheses, settings) for hypotheses in finished]
+
+    def _add_required(self, batch: Batch, found: Found, settings: SearchSettings) -> Found:
+        """Writes required words into translations that lack them."""
+
+        def search(segments: list[SourceSegment]) -> Found:
+            limit = max((self._own_limit(each, settings) for each in segments), default=1)
+            return self._rank(segments, self._translate(self._model, segments, settings, _Constraints(limit)), settings)
+
+        def begins_word(subword: int) -> bool:
+            return self._target_entries[subword].startswith("▁")
+
+        return [
+            RequiredWriter(segment, settings, self._own_limit(segment, settings), begins_word, search).write(hypotheses)
+            if segment.required
+            else hypotheses
+            for segment, hypotheses in zip(batch, found, strict=True)
+        ]
 
     def _search_again(self, batch: Batch, settings: SearchSettings, limit: int) -> list[list[_Finished]]:
         """Searches with the exact length limit and without unwanted subwords; slower, and seldom needed.
@@ -254,13 +272,6 @@ class CTranslate2Backend:
 
     def _to_target(self, rows: Iterable[Sequence[int]]) -> list[list[str]]:
         return [[self._target_entries[each] for each in row] for row in rows]
-
-
-def _require_possible(batch: Batch, settings: SearchSettings) -> None:
-    for segment in batch:
-        if segment.required:
-            raise UsageError("Required words need --backend torch: CTranslate2 cannot make a translation contain them.")
-        require_possible(segment, settings)
 
 
 def search_options(settings: SearchSettings) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from dragoman.translation.search import SearchSettings, SourceSegment
 
 def require_possible(segment: SourceSegment, settings: SearchSettings) -> None:
     """Refuses what no output can satisfy."""
+    if segment.required and settings.sampling is not None:
+        raise UsageError("Required words need beam search: they cannot be drawn at random.")
     demands = [("begin with", segment.prefix, True), *(("contain", each, False) for each in segment.required)]
     for name, wanted, is_start in demands:
         if any(token < NUM_SPECIAL_IDS for token in wanted):

@@ -15,7 +15,7 @@ from dragoman.corpus.tokenizer import EOS_ID
 from dragoman.run.config import MAX_BEAM_SIZE
 from dragoman.translation.possible_outputs import max_length
 from dragoman.translation.search import SearchSettings, SourceSegment
-from dragoman.translation.torch_search.required_subwords import Progress, RequiredSubwords
+from dragoman.translation.torch_search.required_subwords import fitting_rules
 
 
 class Candidate(NamedTuple):
@@ -39,7 +39,7 @@ class RequiredBeam:
     def __init__(self, segments: Sequence[SourceSegment], settings: SearchSettings) -> None:
         self._beam_size = settings.beam_size
         self._max_lengths = [max_length(segment, settings) for segment in segments]
-        self._rules = [_fitting(segment, settings) for segment in segments]
+        self._rules = list(map(fitting_rules, segments, self._max_lengths))
         self._progress = [[rules.start()] for rules in self._rules]
 
     def forbid_early_ends(self, sources: list[int], log_p_RV: Tensor) -> None:
@@ -89,20 +89,3 @@ class RequiredBeam:
 def widen(segment: SourceSegment, settings: SearchSettings) -> int:
     """Returns a beam size that leaves room for each stage of completing what the segment requires."""
     return min(settings.beam_size + sum(map(len, segment.required)), MAX_BEAM_SIZE)
-
-
-def _fitting(segment: SourceSegment, settings: SearchSettings) -> RequiredSubwords:
-    """Returns what is required as far as the length limit allows; what was named last is left out first."""
-    required = list(segment.required)
-    while True:
-        rules = RequiredSubwords(required)
-        progress = _advance_all(rules, rules.start(), segment.prefix)
-        if not required or len(segment.prefix) + rules.need(progress) <= max_length(segment, settings):
-            return rules
-        required.pop()
-
-
-def _advance_all(rules: RequiredSubwords, progress: Progress, tokens: Iterable[int]) -> Progress:
-    for token in tokens:
-        progress = rules.advance(progress, token)
-    return progress

@@ -4,11 +4,12 @@ No sequence is part of another: what contains the longer one contains both. So t
 each overlapping the one before as far as it can, and the shortest way to complete an output is the best of all orders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from dragoman.translation.possible_outputs import contains
+from dragoman.translation.search import SourceSegment
 
 _MAX_ORDERED = 8
 """The best order of more sequences takes too long to find; their overlaps are then not counted on."""
@@ -89,6 +90,24 @@ class RequiredSubwords:
         while matched and pattern[matched] != token:
             matched = fallbacks[matched]
         return matched + (pattern[matched] == token)
+
+
+def fitting_rules(segment: SourceSegment, longest: int) -> RequiredSubwords:
+    """Returns what is required as far as `longest` subwords have room; what was named last is left out first."""
+    required = list(segment.required)
+    while True:
+        rules = RequiredSubwords(required)
+        progress = advance_all(rules, rules.start(), segment.prefix)
+        if not required or len(segment.prefix) + rules.need(progress) <= longest:
+            return rules
+        required.pop()
+
+
+def advance_all(rules: RequiredSubwords, progress: Progress, tokens: Iterable[int]) -> Progress:
+    """Returns the progress after more subwords."""
+    for token in tokens:
+        progress = rules.advance(progress, token)
+    return progress
 
 
 def _overlap(first: Pattern, second: Pattern) -> int:

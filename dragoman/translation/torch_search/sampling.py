@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from dragoman.model.transformer import DecodingState, Transformer
-from dragoman.run.errors import UsageError
 from dragoman.translation.search import Hypothesis, Sampling, SearchSettings, SourceSegment
 from dragoman.translation.torch_search.beam_search import best_columns
 from dragoman.translation.torch_search.constraints import Constraints
@@ -62,8 +61,6 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """Draws `num_best` outputs of each source; log-probabilities are the model's own, whatever was drawn from."""
     sampling = settings.sampling or Sampling()
-    if any(segment.required for segment in segments):
-        raise UsageError("Required words need beam search: they cannot be drawn at random.")
     B, W, device = len(segments), settings.num_best, source_BS.device
     constraints = Constraints(segments, settings, device)
     max_length_B = torch.tensor(constraints.max_lengths, device=device)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dragoman.exporting.ctranslate2_format import write_ctranslate2
 from dragoman.exporting.source import ExportSource
 from dragoman.run.errors import UsageError, UserError
 from dragoman.translation.ctranslate2_backend import CTranslate2Backend
-from dragoman.translation.possible_outputs import has_forbidden
+from dragoman.translation.possible_outputs import contains, has_forbidden
 from dragoman.translation.search import Found, Hypothesis, Sampling, SearchSettings, SourceSegment
 from dragoman.translation.torch_search.torch_backend import TorchBackend
 
@@ -178,9 +179,35 @@ def test_sequences_forbidden_where_a_word_begins_do_not_occur_there(
     assert found == search(backend, batches, **options, **rules)
 
 
-def test_required_words_are_refused(backend: CTranslate2Backend):
-    with pytest.raises(UsageError, match="--backend torch"):
-        search(backend, [[SourceSegment([5, 6], required=((7,),))]])
+def test_required_words_are_written_and_scored_as_the_model_does(
+    source: ExportSource, backend: CTranslate2Backend, batches
+):
+    wishes = [((10,),), ((10, 11), (12,)), ((13, 14), (14, 15)), ()]
+    segments = [
+        replace(each, required=wishes[index % 4], prefix=(20,) if index % 3 == 0 else ())
+        for index, each in enumerate(flat(batches))
+    ]
+    for segment, hypotheses in zip(segments, search(backend, [segments], beam_size=3, num_best=2), strict=True):
+        assert 1 <= len(hypotheses) <= 2
+        for each in hypotheses:
+            assert all(contains(each.tokens, part) for part in segment.required)
+            assert tuple(each.tokens[: len(segment.prefix)]) == segment.prefix
+            check_score(source, segment, each, SearchSettings())
+
+
+def test_required_words_without_room_are_left_out_like_by_our_own_search(source, backend: CTranslate2Backend):
+    segment = SourceSegment([5, 6], required=((10, 11), (12,), (13, 14, 15)))
+    for most, num_written in ((8, 3), (5, 2), (3, 1), (1, 0)):
+        limits = {"max_length_factor": 0, "max_length_extra": most}
+        for each in (backend, native(source)):
+            [[found, *_]] = search(each, [[segment]], beam_size=2, **limits)
+            assert sum(contains(found.tokens, part) for part in segment.required[:num_written]) == num_written
+            assert len(found.tokens) <= most
+
+
+def test_required_words_cannot_be_drawn(backend: CTranslate2Backend):
+    with pytest.raises(UsageError, match="beam search"):
+        search(backend, [[SourceSegment([5, 6], required=((7,),))]], sampling=Sampling())
 
 
 @pytest.mark.parametrize(("prefix", "forbidden"), [((3,), ()), ((10, 11), ((11,),))])
