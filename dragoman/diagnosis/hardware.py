@@ -80,11 +80,13 @@ class Hardware(SettingsTable):
     devices: dict[str, Device]
     links: dict[str, LinkFacts]
 
-    def device(self, name: str) -> Device:
-        """Looks up a device; raises UsageError with the nearest known name for an unknown one."""
-        if name not in self.devices:
+    def device(self, name: str) -> tuple[str, Device]:
+        """Looks up a device, also as "v100" or "NVIDIA A10G"; raises UsageError with the nearest name for no device."""
+        if name in self.devices:
+            return name, self.devices[name]
+        if (found := self.find_device(name)) is None:
             raise UsageError(_unknown("device", name, self.devices))
-        return self.devices[name]
+        return found
 
     def find_device(self, name: str) -> tuple[str, Device] | None:
         """Finds the device in a name that logs and people give it, such as "Tesla V100-SXM2-32GB"; None if unknown."""

@@ -46,6 +46,8 @@ BUSY_GPUS = (
 )
 LowTypicalHigh = tuple[float, float, float]
 
+ONE_WORKER = "The network was not the bottleneck: there was one worker, which exchanges nothing."
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -348,7 +350,7 @@ def _ask(facts: RunFacts) -> str:
 def _without_network(facts: RunFacts) -> NetworkEstimate:
     """The estimate for ranks that are all on one machine."""
     if facts.num_ranks == 1:
-        why = "The network was not the bottleneck: there was one worker, which exchanges nothing."
+        why = ONE_WORKER
     else:
         why = (
             "The network was not the bottleneck: all ranks were on one machine, so gradients went over its PCI Express "

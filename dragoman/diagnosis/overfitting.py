@@ -22,6 +22,10 @@ STATED_ALARMS = 0.05
 """Largest share of false alarms that is promised."""
 SIGNIFICANT = 0.04
 """Probability below which a rise counts; a little less than promised, for noise that is worse than a random walk."""
+_LARGE_RISE = 0.2
+"""Share of the lowest loss by which it rose clearly: evaluations differ by a few percent by chance."""
+_SIGNIFICANT_IF_LARGE = 0.2
+"""Probability below which such a large rise counts."""
 LATE_SHARE = 1 / 3
 """Share of the evaluations that are the end of the run."""
 _SMALLEST_GROWTH = 0.005
@@ -69,12 +73,13 @@ def find_overfitting(
     best = int(np.argmin(dev))
     rise_p = _chance(dev, (_late_trend, _rise_since_best, _settled_rise))
     is_risen = float(np.mean(dev[-2:]) - dev[best]) > _SMALLEST_GROWTH
+    is_large = float(np.mean(dev[-num_late:])) > (1 + _LARGE_RISE) * float(np.mean(np.sort(dev)[:2]))
     gap_p: float | None = None
     gap_ends: tuple[float | None, float | None] = (None, None)
     if train_losses is not None:
         gap_p, gap_ends = _gap_trend(x, dev - np.asarray(train_losses, dtype=np.float64))
     return Overfitting(
-        is_overfitting=rise_p < SIGNIFICANT and is_risen,
+        is_overfitting=rise_p < (_SIGNIFICANT_IF_LARGE if is_large else SIGNIFICANT) and is_risen,
         is_memorising=gap_p is not None and gap_p < SIGNIFICANT and _is_growing(*gap_ends),
         rise_p=rise_p,
         gap_p=gap_p,

@@ -99,7 +99,7 @@ def load_plan(path: Path | None, flags: dict[str, Any]) -> PlanSettings:
 
 def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
     """Looks up all names; raises UsageError for an unknown one or a precision that the device lacks."""
-    device = hardware.device(settings.device)
+    name, device = hardware.device(settings.device)
     precision: Precision = "fp16" if settings.precision == "mixed" else settings.precision
     if settings.batch_per_device is not None:
         global_tokens = settings.batch_per_device * settings.num_devices
@@ -109,7 +109,7 @@ def build_scenario(settings: PlanSettings, hardware: Hardware) -> Scenario:
         shape=load_preset(settings.model),
         precision=precision,
         device=device,
-        speed=find_speed(settings.software, settings.device, device, precision),
+        speed=find_speed(settings.software, name, device, precision),
         inside=hardware.link(settings.inside_link or device.inside_link),
         between=_link_between(settings, hardware),
         num_nodes=settings.nodes,

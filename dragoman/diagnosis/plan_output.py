@@ -120,7 +120,8 @@ def _headline(plan: Plan) -> list[str]:
         )
     lines.append(_describe_share(plan))
     needed, available = format_bytes(scenario.memory_bytes), format_bytes(scenario.device.memory_bytes)
-    lines.append(f"Memory of a device: about {needed} of {available}")
+    is_short = scenario.memory_bytes > scenario.device.memory_bytes
+    lines.append(f"Memory of a device: about {needed} of {available}{': not enough' if is_short else ''}")
     if row.hours is not None:
         ends = plan.interval
         lines.append(

@@ -86,7 +86,7 @@ def verdict_of_records(records: Sequence[Record]) -> Verdict:
     """Finds the bottleneck of a run from the records of its metrics.jsonl."""
     measured = measured_intervals(records)
     if measured is None:
-        why = "No record of this run has the parts of its steps, so what limited it is not known."
+        why = "It is not known what limited this run: no record says where the time of a step went."
         return Verdict("unknown", 0.0, 0.0, why)
     step, network = measured.typical_step(), network_use(measured.records)
     load = next(iter(measured.loads()), MachineLoad())

@@ -81,8 +81,10 @@ _HARMLESS = re.compile(
     r"unable to find any relevant network interfaces|another transport will be used|_internal\.py|tf_logging\.py"
     # The limit of watched folders, for which the kernel also says "no space left on device".
     r"|\binotify_"
-    # Where in its code Marian stopped, after the line that says why.
-    r"|\] error: aborted from "
+    # Where in its code Marian stopped, after the line that says why; and settings such as "sigterm: save-and-exit".
+    r"|\] error: aborted from |\] \[config\] "
+    # Programs that announce how they will treat a signal.
+    r"|\bsig(?:term|int)\b.{0,20}\bhandl|\bhandl.{0,40}\bsig(?:term|int)\b"
     # What a person typed into the same terminal: a prompt, and messages of small programs about their own files.
     r"|^[\w.() -]{0,60}@[\w.-]{1,64}[: ][^$#%]{0,200}[$#%] |^\$ "
     rf"|^(?:{_SMALL_PROGRAMS}): "

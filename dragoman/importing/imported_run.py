@@ -216,6 +216,12 @@ class ImportedRun:
         if value not in known and len(known) < MAX_LISTED:
             known.append(value)
 
+    def add_host(self, host: str) -> None:
+        """Adds a machine that the log names, which belongs to the newest launch."""
+        self.add_to_fact("hosts", host)
+        if self.launches and host not in self.launches[-1].hosts and len(self.launches[-1].hosts) < MAX_LISTED:
+            self.launches[-1].hosts.append(host)
+
     def add_settings(self, section: str, **values: Any) -> None:
         """Adds settings of config.toml, and the facts that they are; values that are None or infinite are left out."""
         known = {name: value for name, value in values.items() if isinstance(value, str) or is_usable(value)}

@@ -301,6 +301,9 @@ class FailureReader:
             place = "before the first step" if step is None else f"after step {step:,}"
             what = f"The file is cut off {place}: how the run went on is not known."
             run.add_failure(LogFailure(what, "Copy or download the whole file, and read that.", step=step))
+        elif run.is_empty and run.facts.get("has_begun_training"):
+            what = "The log ends before its first step and does not say why."
+            run.add_failure(LogFailure(what, "The run was stopped or killed, is still running, or the log was cut."))
         elif run.is_empty:
             what = "The log holds no step of training and no message that says why."
             cause = "The run ended before its first step, or its output is elsewhere: look for other logs of the run."

@@ -25,6 +25,11 @@ _TRAINING_WORDS = re.compile(
     re.IGNORECASE,
 )
 _ENOUGH_SIGNS = 3
+_TRAINING_BEGAN = re.compile(
+    r"\] Training started|INFO:sockeye[\w.]{0,40}\] Training started|\bbegin training epoch \d|\] Start training loop\b"
+    r"|\bEPOCH 1\b|\*\*\*\*\* Running training \*\*\*\*\*"
+)
+"""Lines with which trainers begin their first step, which they may log only much later."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ def _is_replaced(first_step: int | None, first_of_main: int) -> bool:
 def _note_unread_steps(logs: Sequence[LogPart], run: ImportedRun) -> None:
     """Notes lines that look like training, so that nobody says that there was none."""
     for log in logs:
+        if any(_TRAINING_BEGAN.search(line[:300]) for line in islice(read_lines(log.path), MAX_LINES)):
+            run.facts["has_begun_training"] = True
         signs = [line for line in islice(read_lines(log.path), MAX_LINES) if _TRAINING_WORDS.search(line[:300])]
         if len(signs) >= _ENOUGH_SIGNS:
             run.facts["has_unread_steps"] = True

@@ -22,12 +22,14 @@ class BestCheckpoint:
     """The value, formatted."""
     is_averaged: bool = False
     """Whether the figure is that of averaged weights."""
+    unit: str = "step"
+    """Name of what one step of the records is."""
 
     def describe(self) -> str:
         """Names the step and the figure that makes it the best."""
         extreme = "the lowest" if self.by == BY_LOSS else "the best"
         weights = " with averaged weights" if self.is_averaged else ""
-        return f"step {self.step:,} ({self.by} {self.shown}{weights}, {extreme})"
+        return f"{self.unit} {self.step:,} ({self.by} {self.shown}{weights}, {extreme})"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the values of report.json."""

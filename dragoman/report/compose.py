@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.report.answers.files import answer_checkpoint_files, answer_checkpoint_size, answer_training_set
-from dragoman.report.answers.learning import answer_overfitting, answer_trained, first_horizon
+from dragoman.report.answers.learning import answer_trained, first_horizon
 from dragoman.report.answers.learning_rate import answer_learning_rate
 from dragoman.report.answers.network import answer_network, answer_traffic
+from dragoman.report.answers.overfitting import answer_overfitting
 from dragoman.report.answers.speed import answer_devices, answer_duration, answer_steps
 from dragoman.report.appendix import build_appendix
 from dragoman.report.content import Answer, Comparison, Report
@@ -110,6 +111,7 @@ def collect_facts(findings: Findings) -> dict[str, Any]:
         "num_steps": evidence.num_steps,
         "step_unit": f"{evidence.step_noun}s",
         "first_nan_step": evidence.first_nan_step,
+        "diverged_after_step": findings.divergence.last_good_step if findings.divergence else None,
         "seconds": findings.wall_seconds,
         "seconds_by_phase": None if use is None else use.seconds,
         "cost": findings.cost,

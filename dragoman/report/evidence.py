@@ -57,6 +57,8 @@ Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """Steps and values."""
 MAX_SCORES = 1_000
+_STEP_NOUNS = {"checkpoints": "checkpoint", "epochs": "epoch", "log lines": "log line"}
+"""Names of what one step of the records is where it is not an update."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class Evidence:
             return "No step could be read: the log may hold steps in a format that is not known."
         if self.is_excerpt:
             return "This excerpt shows no step of training; the rest may hold some."
+        if self.facts.has_begun_training:
+            return "No step was logged, although training had begun."
         return "No step was trained."
 
     @property
@@ -199,8 +203,8 @@ class Evidence:
 
     @property
     def step_noun(self) -> str:
-        """Name of what one step of the records is: "step", or "checkpoint" or "epoch" in files without updates."""
-        return {"checkpoints": "checkpoint", "epochs": "epoch"}.get(self.facts.step_unit or "", "step")
+        """Name of what one step of the records is: "step", or for example "epoch" in files without updates."""
+        return _STEP_NOUNS.get(self.facts.step_unit or "", "step")
 
     @property
     def steps_planned(self) -> int | None:
@@ -280,6 +284,8 @@ class Evidence:
         num_hosts = len(launch.hosts if launch and launch.hosts else self.facts.hosts or [])
         is_complete = num_hosts * (self.facts.ranks_per_host or 0) == self.facts.num_ranks
         measured = self.machines.num_last
+        if not num_hosts and self.facts.num_ranks and self.facts.ranks_per_host == self.facts.num_ranks:
+            num_hosts, is_complete = 1, True  # the log names no machine, but says that it was only one
         return measured or (num_hosts if is_complete else None) or self.known.nodes or num_hosts or None
 
     @cached_property

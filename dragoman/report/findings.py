@@ -1,14 +1,16 @@
 """Findings: what follows from the evidence, worked out once, so that all answers use the same figures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dragoman.diagnosis.divergence import FEWEST_LOSSES, Divergence, find_divergence
 from dragoman.diagnosis.forecast import Forecast, forecast, smallest_smoothed_loss
 from dragoman.diagnosis.network_estimate import (
+    ONE_WORKER,
     NetworkEstimate,
     RunFacts,
     estimate_network,
@@ -35,6 +37,7 @@ _OUTLIER_DEVIATIONS = 6.0
 _SMALLEST_EXCESS = 0.03
 """Share of the median; an interval that exceeds it by less is no outlier, however even the others are."""
 FEWEST_FOR_DRIFT = 10
+_ONE_WORKER_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -218,12 +221,30 @@ class Findings:
         """The checkpoint to use; None where nothing was evaluated."""
         settings = self.evidence.settings
         is_by_loss = (settings.checkpoints.best_by or settings.evaluation.metric) == "loss"
-        return find_best_checkpoint(self.evaluations, self.score, is_by_loss, bool(self.evidence.start_from))
+        found = find_best_checkpoint(self.evaluations, self.score, is_by_loss, bool(self.evidence.start_from))
+        return None if found is None else replace(found, unit=self.evidence.step_noun)
 
     @cached_property
     def nan_loss(self) -> NanLoss | None:
         """Since when the loss is not a number; None where it is one."""
         return find_nan_loss(self.evidence, self.seconds_per_further_step)
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """Whether the loss rose and stayed high, without becoming NaN; None where it did not."""
+        if self.nan_loss is not None:
+            return None
+        steps, losses = curve(self.evidence.train, "loss")
+        if len(losses) >= FEWEST_LOSSES:
+            return find_divergence(steps.tolist(), losses.tolist())
+        return find_divergence(*_as_lists(self.dev_loss)) if self._has_collapsed else None
+
+    @property
+    def _has_collapsed(self) -> bool:
+        """Whether the score of the translations fell to less than half of its best, which overfitting does not do."""
+        score = self.score
+        is_known = score is not None and not score.is_lower_better and len(score.values) > 2
+        return score is not None and is_known and max(score.values[-2:]) < max(score.values) / 2
 
     @cached_property
     def progress(self) -> RunProgress:
@@ -266,7 +287,7 @@ class Findings:
     @cached_property
     def loss_forecast(self) -> Forecast | None:
         """Dev loss that more steps would reach."""
-        if self.evidence.first_nan_step is not None:
+        if self.evidence.first_nan_step is not None or self.divergence is not None:
             return None
         return forecast("loss", *_as_lists(self.dev_loss), self.rates.rate, self.lowest_loss)
 
@@ -281,7 +302,7 @@ class Findings:
     @cached_property
     def bleu_forecast(self) -> Forecast | None:
         """BLEU that more steps would reach."""
-        if self.evidence.first_nan_step is not None or not self.bleu[1].any():
+        if self.evidence.first_nan_step is not None or self.divergence is not None or not self.bleu[1].any():
             return None
         return forecast("bleu", *_as_lists(self.bleu), self.rates.rate)
 
@@ -317,9 +338,17 @@ class Findings:
     def verdict(self) -> Verdict:
         """Bottleneck of the run: measured where there are measurements, otherwise estimated."""
         measured = verdict_of_records(self.evidence.records)
-        if measured.is_known or self.network is None or not self.evidence.is_imported:
+        if measured.is_known or not self.evidence.is_imported:
             return measured
-        return self.network.verdict
+        return _verdict_without_times(self.evidence) if self.network is None else self.network.verdict
+
+
+def _verdict_without_times(evidence: Evidence) -> Verdict:
+    """The verdict on files of another trainer that do not say how long a step took."""
+    if evidence.num_ranks == 1:
+        return Verdict("unknown", 0.0, _ONE_WORKER_CONFIDENCE, ONE_WORKER)
+    why = "It is not known what limited this run: its files do not say how long a step took."
+    return Verdict("unknown", 0.0, 0.0, why)
 
 
 def _smooth_at(steps: Floats, values: Floats, at: Floats) -> Floats:

@@ -44,7 +44,7 @@ def find_nan_loss(evidence: Evidence, seconds_per_step: float | None) -> NanLoss
     cost = None if price is None or seconds is None else price * seconds / 3600
     lines = [each.evidence for each in evidence.failures if is_about_nan(each) and each.evidence]
     return NanLoss(
-        step, max(good, default=None), _likely_causes(evidence, step), steps_after, seconds, cost, next(iter(lines), "")
+        step, max(good, default=None), likely_causes(evidence, step), steps_after, seconds, cost, next(iter(lines), "")
     )
 
 
@@ -63,7 +63,8 @@ def _seconds_after(evidence: Evidence, step: int, steps_after: int, seconds_per_
     return None if seconds_per_step is None else steps_after * seconds_per_step
 
 
-def _likely_causes(evidence: Evidence, step: int) -> list[str]:
+def likely_causes(evidence: Evidence, step: int) -> list[str]:
+    """Returns why a loss became NaN or exploded at a step, the most likely first."""
     before = [record for record in evidence.train if record.step < step]
     until = [record for record in evidence.train if record.step <= step]
     found = [

@@ -23,6 +23,8 @@ class RunProgress:
     seconds_left: float | None
     """Time of the steps that are left; None where that is not known, or where the run is over."""
     cost_left: float | None
+    unit: str = "step"
+    """Name of what one step counts: an update, or an epoch, a checkpoint or a line of the log."""
 
     @property
     def share(self) -> float | None:
@@ -53,15 +55,16 @@ class RunProgress:
     @property
     def is_untrained(self) -> bool:
         """Whether so few steps were made that no figure says anything about the model."""
-        return self.steps_done <= FEW_STEPS and not (self.is_over and self.steps_done > 0)
+        is_few = self.steps_done <= FEW_STEPS if self.unit == "step" else self.steps_done < 1
+        return is_few and not (self.is_over and self.steps_done > 0)
 
     def describe(self) -> str:
         """Says what was done of what was planned: "45,000 of 300,000 planned steps (15%)"."""
         if self.steps_planned and self.steps_done / self.steps_planned >= (self.share or 0.0):
-            return f"{self.steps_done:,} of {self.steps_planned:,} planned steps ({self.percent})"
+            return f"{self.steps_done:,} of {self.steps_planned:,} planned {self.unit}s ({self.percent})"
         if self.epochs_planned and self.epochs_done is not None:
             return f"{self.epochs_done:.3g} of {self.epochs_planned:g} planned epochs ({self.percent})"
-        return f"{self.steps_done:,} step{'' if self.steps_done == 1 else 's'}"
+        return f"{self.steps_done:,} {self.unit}{'' if self.steps_done == 1 else 's'}"
 
 
 def find_progress(evidence: Evidence, seconds_per_step: float | None) -> RunProgress:
@@ -72,7 +75,9 @@ def find_progress(evidence: Evidence, seconds_per_step: float | None) -> RunProg
     # The last steps of a run may not have been logged.
     is_near_end = planned is not None and planned - done < max(evidence.train_steps, default=0)
     is_over = evidence.state == "finished" or is_near_end
-    progress = RunProgress(done, planned, epochs_done, facts.epochs_planned, _warmup(evidence), is_over, None, None)
+    progress = RunProgress(
+        done, planned, epochs_done, facts.epochs_planned, _warmup(evidence), is_over, None, None, evidence.step_noun
+    )
     if seconds_per_step is None or not progress.is_unfinished or not progress.share or not done:
         return progress
     steps_in_all = round(done / progress.share)

@@ -2,6 +2,7 @@
 
 import re
 
+from dragoman.diagnosis.divergence import FEWEST_LOSSES, Divergence
 from dragoman.diagnosis.wording import join_words
 from dragoman.report.content import Mood, RunState
 from dragoman.report.durations import counted, describe_hours, format_money
@@ -45,6 +46,9 @@ def describe_state(findings: Findings) -> RunState:
     evidence, nan = findings.evidence, findings.nan_loss
     if nan is not None:
         return RunState(f"NaN since step {nan.step:,}", "bad", describe_nan(nan))
+    if (diverged := findings.divergence) is not None:
+        text = f"Diverged after step {diverged.last_good_step:,}"
+        return RunState(text, "bad", f"{_capitalise(describe_divergence(findings, diverged))} {_done(findings)}")
     if evidence.state in ALIVE_STATES:
         share = findings.progress.share
         percent = "" if share is None else f", {findings.progress.percent}"
@@ -86,13 +90,25 @@ def shorten_cause(cause: str) -> str:
         if words in lowered:
             return short
     first = _PLACE.sub("", cause.split(". ")[0]).strip().rstrip(".")
-    first = first if len(first) <= _MAX_CAUSE else f"{first[: _MAX_CAUSE - 1].rsplit(' ', 1)[0]}…"
+    if len(first) > _MAX_CAUSE:
+        first = f"{first[: _MAX_CAUSE - 1].rsplit(' ', 1)[0].rstrip(' :,;')}…"
     return first[:1].lower() + first[1:] if first[1:2].islower() else first
 
 
 def describe_nan(nan: NanLoss) -> str:
     """Says since when the loss is NaN, why, and what was spent after it."""
     return f"The training loss is not a number since step {nan.step:,}{_last_good(nan)}.{describe_nan_cost(nan)}"
+
+
+def describe_divergence(findings: Findings, found: Divergence) -> str:
+    """Says since when training diverged, as the rest of a sentence."""
+    name = "the training loss" if len(findings.evidence.train) >= FEWEST_LOSSES else "the dev loss"
+    rise = f"{name} rose from {found.lowest:.2f} to {found.last:.2f} and did not come back"
+    return f"training diverged after step {found.last_good_step:,}: {rise}."
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def describe_nan_cost(nan: NanLoss) -> str:
@@ -135,6 +151,8 @@ def _done(findings: Findings) -> str:
 def _without_steps(findings: Findings) -> RunState:
     if findings.evidence.may_have_steps:
         return RunState("No step found", "neutral", findings.evidence.missing_steps)
+    if findings.evidence.facts.has_begun_training:
+        return RunState("No step logged", "bad", findings.evidence.missing_steps)
     return RunState("No step trained", "bad", "The files show no step of training: the run ended before its first one.")
 
 

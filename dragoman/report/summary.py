@@ -12,7 +12,15 @@ from dragoman.report.durations import counted, describe_hours, format_briefly
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 from dragoman.report.scores import SCORE_NAMES, TASK_SCORES, is_always_zero, score_of
-from dragoman.report.state import cause_of_death, describe_nan, describe_rest, describe_warmup, is_stop, shorten_cause
+from dragoman.report.state import (
+    cause_of_death,
+    describe_divergence,
+    describe_nan,
+    describe_rest,
+    describe_warmup,
+    is_stop,
+    shorten_cause,
+)
 from dragoman.run.records import EvaluationRecord, ImportedLaunch
 from dragoman.run.summary import with_full_stop
 
@@ -29,6 +37,7 @@ def summarise(findings: Findings) -> str:
     messages = [
         describe_nan(nan) if nan is not None else "",
         _describe_model(findings),
+        _describe_divergence(findings),
         _describe_start(findings.evidence),
         _describe_end(findings),
         _describe_launches(findings.evidence),
@@ -48,6 +57,8 @@ def _describe_model(findings: Findings) -> str:
     size = f" with {about}{evidence.parameters:,} parameters" if evidence.parameters else ""
     by = f" by {evidence.trainer}" if evidence.is_imported and evidence.trainer not in _CURVES_ONLY else ""
     steps = counted(evidence.last_step, evidence.step_noun)
+    if evidence.step_noun == "log line" and progress.epochs_done:
+        steps = f"{progress.epochs_done:.3g} epochs"
     if progress.is_unfinished and progress.steps_planned:
         steps += f" of {progress.steps_planned:,} planned ({progress.percent})"
     elif progress.is_unfinished:
@@ -61,6 +72,14 @@ def _describe_model(findings: Findings) -> str:
         used = evidence.machines
         workers += f" on {used.describe() if used.num_last else counted(evidence.num_nodes, 'machine')}"
     return f"A model{size} was trained{by}{workers} for {steps}."
+
+
+def _describe_divergence(findings: Findings) -> str:
+    found = findings.divergence
+    if found is None:
+        return ""
+    text = describe_divergence(findings, found)
+    return text[:1].upper() + text[1:]
 
 
 def _describe_start(evidence: Evidence) -> str:
@@ -127,8 +146,9 @@ def _describe_quality(findings: Findings) -> str:
         return ""
     if last.step == 0 or findings.progress.is_untrained:
         return f"Before it had learned anything (step {last.step:,}), it had {' and '.join(figures)}."
-    when = " before its loss became NaN" if findings.nan_loss is not None else ""
-    return f"At step {last.step:,}{when} it reached {' and '.join(figures)}.{_describe_best(findings, last)}"
+    when = ", before its loss became NaN," if findings.nan_loss is not None else ""
+    place = f"At {evidence.step_noun} {last.step:,}{when}"
+    return f"{place} it reached {' and '.join(figures)}.{_describe_best(findings, last)}"
 
 
 def _quality_figures(findings: Findings, last: EvaluationRecord) -> list[str]:
@@ -210,9 +230,17 @@ def next_step(findings: Findings) -> str:
     if findings.nan_loss is not None:
         use = f" Until then, the best checkpoint is that of {best.describe()}." if best else ""
         return f"discard what was trained since the loss became NaN, fix the cause, and start again.{use}"
+    if findings.divergence is not None:
+        again = "start again with a lower learning rate, a longer warm-up or gradient clipping"
+        return f"discard what was trained since it diverged, and {again}{_from_best(findings)}."
     if findings.progress.is_untrained:
         return f"find out why it made only {counted(evidence.last_step, evidence.step_noun)}, and start again."
     return " ".join(filter(None, (_quality_advice(findings), _speed_advice(findings))))
+
+
+def _from_best(findings: Findings) -> str:
+    best = findings.best_checkpoint
+    return f", from the checkpoint of {best.describe()}" if best is not None else ""
 
 
 def _quality_advice(findings: Findings) -> str:
@@ -228,6 +256,10 @@ def _quality_advice(findings: Findings) -> str:
             is_early = progress.is_warming_up or (progress.share or 0.0) < _EARLY
             doubt = ": only" if is_early else " if the model is not good enough:"
             return f"{going_on}{doubt} {progress.percent} of the plan is done."
+        if progress.is_warming_up and not progress.is_over:
+            return f"{going_on}: the learning rate was still warming up."
+        if _has_died(findings):
+            return f"{going_on}, and evaluate at least {FEWEST_EVALUATIONS} times."
         needed = f"evaluate at least {FEWEST_EVALUATIONS} times"
         return f"{needed}, so that the report can forecast what more steps would bring."
     if is_schedule_over(findings):
@@ -236,6 +268,9 @@ def _quality_advice(findings: Findings) -> str:
         is_last = best is None or best.step >= max(each.step for each in findings.evaluations)
         use = "" if is_last or best is None else f" and use the checkpoint of {best.describe()}"
         return f"stop here{use}; more steps would bring almost nothing."
+    if bleu is not None and has_levelled_off(findings, bleu):
+        more = what_more_would_bring(findings)
+        return f"{going_on} only if the model is not good enough: the loss still falls, but BLEU does not rise. {more}"
     return f"{going_on}. {what_more_would_bring(findings)}"
 
 

@@ -61,6 +61,7 @@ class _Interval:
     """Seconds of the whole interval."""
     evaluations: list[EvaluationRecord]
     checkpoints: list[CheckpointRecord]
+    has_restart: bool = False
 
     def rest(self) -> float:
         """Seconds that steps and events of known length do not explain; negative where the clock is too coarse."""
@@ -88,10 +89,11 @@ def use_of_imported_run(evidence: Evidence, median: float) -> TimeUse:
     has_clock = evidence.facts.clock != "reconstructed"
     intervals = list(_intervals(evidence, median, has_clock))
     found = TimeUse(is_estimated=True)
-    breaks = [each.rest() for each in intervals if each.evaluations and each.rest() > 0]
-    longest_evaluation = _STANDSTILL_FACTOR * float(np.median(breaks)) if breaks else 0.0
+    usual = [each for each in intervals if each.evaluations and not each.has_restart and each.rest() > 0]
+    longest_evaluation = _STANDSTILL_FACTOR * float(np.median([each.rest() for each in usual])) if usual else 0.0
     for interval in intervals:
-        _add_interval(found, interval, max(_SHORTEST_STANDSTILL, longest_evaluation if interval.evaluations else 0.0))
+        longest = longest_evaluation if interval.evaluations else 0.0
+        _add_interval(found, interval, max(_SHORTEST_STANDSTILL, longest))
     return found
 
 
@@ -149,7 +151,9 @@ def _interval(
     is_mixed = bool(evaluations or checkpoints) and bool(evidence.facts.step_time_includes_evaluation)
     step_seconds = min(logged, median) if is_mixed or logged > _SLOW_FACTOR * median else logged
     span = _span(evidence, before, record) if has_clock else None
-    return _Interval(num_steps, step_seconds, num_steps * logged if span is None else span, evaluations, checkpoints)
+    span = num_steps * logged if span is None else span
+    has_restart = any(isinstance(event, RestartRecord) for event in events)
+    return _Interval(num_steps, step_seconds, span, evaluations, checkpoints, has_restart)
 
 
 def _span(evidence: Evidence, before: TrainRecord | None, record: TrainRecord) -> float | None:

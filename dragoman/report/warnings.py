@@ -3,11 +3,12 @@
 import re
 
 from dragoman.diagnosis.network_estimate import gpu_mismatch
+from dragoman.diagnosis.wording import join_words
 from dragoman.report.content import ReportWarning
 from dragoman.report.durations import counted
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
-from dragoman.report.nan_loss import is_about_nan
+from dragoman.report.nan_loss import is_about_nan, likely_causes
 from dragoman.report.scores import describe_failed_scores, is_always_zero
 from dragoman.report.state import cause_of_death, describe_nan_cost
 from dragoman.run.records import ImportedFailure
@@ -27,6 +28,7 @@ def find_warnings(findings: Findings) -> list[ReportWarning]:
     evidence = findings.evidence
     return [
         *_nan_warnings(findings),
+        *_divergence_warnings(findings),
         *_state_warnings(findings),
         *_failure_warnings(findings),
         *_failed_score_warnings(findings),
@@ -65,6 +67,15 @@ def _nan_warnings(findings: Findings) -> list[ReportWarning]:
         return []
     message = f"The training loss is not a number since step {nan.step:,}: nothing was learned after it."
     return [ReportWarning(message, describe_nan_cost(nan).strip(), nan.log_line)]
+
+
+def _divergence_warnings(findings: Findings) -> list[ReportWarning]:
+    found = findings.divergence
+    if found is None:
+        return []
+    message = f"Training diverged after step {found.last_good_step:,}: the loss rose and did not come back."
+    causes = join_words(likely_causes(findings.evidence, found.step), "or")
+    return [ReportWarning(message, f"It went from {found.lowest:.2f} to {found.last:.2f}. Likely cause: {causes}.")]
 
 
 def _state_warnings(findings: Findings) -> list[ReportWarning]:

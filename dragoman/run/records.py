@@ -519,6 +519,8 @@ class ImportedFacts(_Record):
     """Whether the end of the file is missing: a cut archive, or an excerpt."""
     has_unread_steps: bool | None = None
     """Whether lines look like steps of training, but are in a format that is not known."""
+    has_begun_training: bool | None = None
+    """Whether a log without any step says that the first one had begun."""
     step_unit: Text | None = None
     """What the steps of the records count where they are not updates: checkpoints or epochs."""
     steps_done: Count | None = None

@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from dragoman.importing.curves.curve_tags import SPLIT_FOLDERS, figure_of
@@ -30,7 +31,11 @@ _EPOCH_NAMES = ("epoch", "epochs", "train/epoch")
 _TIME_NAMES = ("wall time", "wall_time", "timestamp", "_timestamp", "time", "date")
 _RUN_NAMES = ("run", "run_name", "run_id", "run name", "run id", "experiment", "experiment_name", "exp", "trial")
 _EXPORTED_NAME = re.compile(r"run-(.{0,200}?)-tag-(.{1,200})")
-_NO_FIGURE = {"", "-", "n/a", "na", "none", "null", "#n/a"}
+_NO_FIGURE = {"", "-", "n/a", "na", "none", "null", "#n/a", "no log"}
+_MAX_PREAMBLE_LINES = 30
+"""Lines of text in which the header is sought, as above the table that a notebook or a model card shows."""
+_RULER = re.compile(r"[-:| ]+")
+"""The line below the header of a Markdown table."""
 _COMMA_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,20})?", re.ASCII)
 _POINT_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3}){1,5}(?:,\d{1,20})?", re.ASCII)
 _SPACES = re.compile(r"(?<=\d)[ '\u00a0\u202f](?=\d{3}(?!\d))")
@@ -98,16 +103,41 @@ def open_table(path: Path) -> tuple[Layout, Iterator[Row | None]]:
 
 
 def _open(path: Path) -> tuple[list[str], str, Iterator[str]]:
-    lines = iter(read_lines(path))
-    header = next((line for line in lines if line.strip()), "").lstrip("\ufeff")
-    delimiter = max(",;\t", key=header.count)
-    return (next(_rows(iter([header]), delimiter), None) or [])[:_MAX_COLUMNS], delimiter, lines
+    above = [line for line in islice(read_lines(path), _MAX_PREAMBLE_LINES) if line.strip()]
+    headers = [_split_header(line) for line in above] or [([], ",")]
+    place = next((place for place, (names, _) in enumerate(headers) if _has_axis(names)), 0)
+    names, delimiter = headers[place]
+    lines = (line for line in read_lines(path) if line.strip())
+    return names, delimiter, islice(lines, place + 1, None)
+
+
+def _split_header(line: str) -> tuple[list[str], str]:
+    line = line.lstrip("\ufeff")
+    delimiter = max(",;\t|", key=line.count)
+    return (next(_rows(iter([line]), delimiter), None) or [])[:_MAX_COLUMNS], delimiter
+
+
+def _has_axis(names: list[str]) -> bool:
+    plain = [name.strip().lower() for name in names]
+    return len(plain) > 1 and any(name in plain for name in (*_STEP_NAMES, *_EPOCH_NAMES))
+
+
+def is_table(path: Path) -> bool:
+    """Whether a text file holds a table with steps or epochs and figures, such as one copied from a notebook."""
+    try:
+        layout, rows = open_table(path)
+    except UserError:
+        return False
+    found = [
+        row for row in islice(rows, _MAX_PREAMBLE_LINES) if row is not None and row.number(layout.step) is not None
+    ]
+    return len(found) > 1
 
 
 def _rows(lines: Iterator[str], delimiter: str) -> Iterator[list[str] | None]:
     """Yields the cells of each row; None for a row that the csv module rejects."""
     for line in lines:
-        if not line.strip():
+        if not line.strip() or _RULER.fullmatch(line.strip()):
             continue
         try:
             # Line by line, so that a quote that is never closed does not swallow the rest of the file.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragoman.importing.curves.curve_tags import SPLIT_FOLDERS, names_split
+from dragoman.importing.curves.table_layout import is_table
 from dragoman.importing.files.detection import LogFile, RunFiles, find_files, identify_log
 from dragoman.importing.files.same_run import Relation, Traits, begins_at_start, merge, relation_of, traits_of
 from dragoman.importing.files.unpacking import PACKED_ENDINGS
@@ -152,6 +153,9 @@ def group_runs(paths: Sequence[Path]) -> tuple[list[FoundRun], RunFiles]:
     files = find_files(paths)
     is_explicit = any(path.is_file() for path in paths)
     logs = [identify_log(path) for path in files.logs]
+    # The table of a notebook, copied into a text file.
+    files.tables += [log.path for log in logs if log.trainer is None and is_table(log.path)]
+    logs = [log for log in logs if log.path not in files.tables]
     known = [_Part("logs", [log.path], log.path.parent, log, n) for n, log in enumerate(logs) if log.trainer]
     left_out: list[str] = []
     runs = [FoundRun({"logs": cluster}) for cluster in _cluster_logs(known, is_explicit, left_out)]
@@ -212,7 +216,7 @@ def _cluster_logs(parts: list[_Part], is_explicit: bool, left_out: list[str]) ->
         return [_Cluster([part]) for part in parts]
     traits = {id(part): traits_of(part.read()) for part in parts}
     trained = [part for part in parts if traits[id(part)].has_steps]
-    trained.sort(key=lambda part: (traits[id(part)].train_steps[0], -len(traits[id(part)].figures)))
+    trained.sort(key=lambda part: _rank_of_log(part, traits[id(part)]))
     clusters: list[_Cluster] = []
     for part in trained:
         _add_to_clusters(part, traits[id(part)], clusters, is_explicit)
@@ -220,6 +224,12 @@ def _cluster_logs(parts: list[_Part], is_explicit: bool, left_out: list[str]) ->
         if not traits[id(part)].has_steps:
             _add_without_steps(part, traits[id(part)], clusters, left_out)
     return clusters
+
+
+def _rank_of_log(part: _Part, traits: Traits) -> tuple[int, int, bool, int]:
+    """Sorts the log that tells most before its copies: a tail may hold every step, but not how the run began."""
+    size = sum(path.stat().st_size for path in part.paths)
+    return traits.train_steps[0], -len(traits.figures), not traits.is_announced, -size
 
 
 def _add_to_clusters(part: _Part, traits: Traits, clusters: list[_Cluster], is_explicit: bool) -> None:

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 
-from dragoman.importing.imported_run import STEP_BACK, ImportedRun
+from dragoman.importing.imported_run import MAX_LISTED, STEP_BACK, ImportedRun
 from dragoman.importing.log_text import COUNT, NUMBER, is_usable, loss_of_perplexity, parse_count
 from dragoman.importing.trainers.fairseq_config import add_config, is_training_config, read_config
 from dragoman.importing.trainers.fairseq_lines import Message, Statistics, parse_statistics, split_line
@@ -26,6 +26,7 @@ _BATCH = re.compile(
     r"max tokens per \w+ = (\d{1,12}|None) and (?:max sentences|batch size) per \w+ = (\d{1,12}|None)", re.ASCII
 )
 _HOST = re.compile(r"initialized host (\S{1,255}) as rank (\d{1,7})", re.ASCII)
+_LOCAL_ADDRESS = re.compile(r"//(?:localhost|127\.0\.0\.1)\b")
 _GPU = re.compile(r"rank +\d{1,7}: capabilities .{1,200}; name = (.{1,100})", re.ASCII)
 _VOCABULARY = re.compile(r"\] [Dd]ictionary: (\d{1,12}) types", re.ASCII)
 _EXAMPLES = re.compile(rf"loaded ({COUNT}) examples from: (\S{{1,1000}})", re.ASCII)
@@ -71,6 +72,10 @@ class FairseqReader:
         self._reason_of_end = ""
         self._batch_tokens: float | None = None
         self._ranks: set[tuple[str, str]] = set()
+        """Host and rank of every process of the newest launch."""
+        self._new_ranks: set[tuple[str, str]] = set()
+        """Those of a launch whose first line is still to come: they are printed before it."""
+        self._is_on_one_host = False
 
     def read(self, line: str) -> None:
         """Reads a line."""
@@ -87,8 +92,10 @@ class FairseqReader:
         run = self._run
         if self._batch_tokens:
             run.facts["batch_tokens"] = round(self._batch_tokens)
-        if self._ranks:
-            run.facts["ranks_per_host"] = max(Counter(host for host, _ in self._ranks).values())
+        if ranks := self._ranks or self._new_ranks:
+            run.facts["ranks_per_host"] = max(Counter(host for host, _ in ranks).values())
+        elif self._is_on_one_host and "num_ranks" in run.facts:
+            run.facts["ranks_per_host"] = run.facts["num_ranks"]
         if self._num_overflows:
             run.note(
                 f"Updates skipped because gradients overflowed in fp16: {self._num_overflows:,}. "
@@ -126,6 +133,9 @@ class FairseqReader:
     def _begin_launch(self, message: Message) -> None:
         run, config = self._run, read_config(message.text)
         run.begin_launch(message.time)
+        if self._new_ranks:
+            self._ranks, self._new_ranks = self._new_ranks, set()
+            run.launches[-1].hosts = sorted({host for host, _ in self._ranks})[:MAX_LISTED]
         self._reason_of_end = ""
         run.facts["num_attempts"] = run.facts.get("num_attempts", 0) + 1
         run.printed_config = run.printed_config or config
@@ -293,11 +303,13 @@ class FairseqReader:
         elif "ictionary: " in text:
             if match := _VOCABULARY.search(text):
                 facts["vocab_size"] = int(match[1])
+        elif "distributed init (rank" in text:
+            self._is_on_one_host = _LOCAL_ADDRESS.search(text) is not None
         elif "initialized host " in text:
             if match := _HOST.search(text):
                 self._run.add_to_fact("hosts", match[1])
-                if len(self._ranks) < _MAX_RANKS:
-                    self._ranks.add((match[1], match[2]))
+                if len(self._new_ranks) < _MAX_RANKS:
+                    self._new_ranks.add((match[1], match[2]))
         elif "capabilities = " in text and (match := _GPU.search(text)):
             self._run.add_to_fact("gpus", match[1].strip())
 

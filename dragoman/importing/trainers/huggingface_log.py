@@ -233,6 +233,7 @@ class HfReader:
                 num_counted += "loss" in entry.figures
                 self._add(num_counted, entry.figures)
         if num_counted:
+            self._run.facts["step_unit"] = "log lines"
             self._run.note(
                 "The log does not number its steps: its records were counted instead, so steps and times per step are "
                 "not real. Keep trainer_state.json next time."

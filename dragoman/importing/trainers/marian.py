@@ -117,6 +117,7 @@ class MarianReader:
         self._is_reloaded = False
         self._clock, self._previous_time = PauseClock(), None
         self._sentences, self._sentences_of_past_epochs = None, 0
+        self._facts.begin_launch()
         self._run.begin_launch(time)
         self._run.facts.setdefault("started", time)
 
@@ -157,6 +158,7 @@ class MarianReader:
             self._run.facts["batch_tokens"] = round(words / num_steps)
         self._previous_step, self._previous_time = step, time
         self._has_launch_begun = self._has_launch_trained = True
+        self._facts.note_training()
 
     def _count_steps(self, step: int, seconds: float | None, now: float | None) -> int | None:
         """Returns the steps that a line is about: since the line before, unless the log is an excerpt with gaps."""
@@ -256,7 +258,7 @@ class MarianReader:
             self._begin_launch(time)
             facts["software"] = facts.get("software", {}) | {"marian": text.split(" ", 3)[2][:40]}
         elif text.startswith("[marian] Running on "):
-            self._run.add_to_fact("hosts", text.split(" ", 4)[3][:255])
+            self._run.add_host(text.split(" ", 4)[3][:255])
         elif text.startswith(("Training ", "Error: ")):
             self._read_milestone(text, time)
         elif text.startswith(_RELOADED):

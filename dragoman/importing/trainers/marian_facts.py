@@ -25,6 +25,9 @@ class FactReader:
     def __init__(self, run: ImportedRun) -> None:
         self._run = run
         self._devices: set[str] = set()
+        """Devices of the newest launch."""
+        self._trained_devices: set[str] | None = None
+        """Devices of the last launch that made a step."""
         self._reserved_megabytes: int | None = None
 
     def read(self, text: str) -> None:
@@ -36,6 +39,14 @@ class FactReader:
             self._read_memory(text)
         elif not self._read_devices(text):
             self._read_data(text)
+
+    def begin_launch(self) -> None:
+        """Begins a launch, which may use other devices than those before it."""
+        self._devices = set()
+
+    def note_training(self) -> None:
+        """Notes that the newest launch made a step."""
+        self._trained_devices = self._devices
 
     def finish(self) -> None:
         """Adds the facts that need all lines."""
@@ -73,9 +84,12 @@ class FactReader:
         run, config = self._run, self._run.printed_config
         num_threads = num_updates(config.get("cpu-threads")) or 0
         listed = " ".join(list_of(config.get("devices"))).split()
-        if "num_ranks" not in run.facts and (self._devices or num_threads or listed):
-            run.facts["num_ranks"] = len(self._devices) or num_threads or len(listed)
-        if num_threads or (self._devices and all(device.startswith("cpu") for device in self._devices)):
+        used = self._devices if self._trained_devices is None else self._trained_devices
+        # Marian also keeps averaged weights in main memory, which is no device that trains.
+        gpus = {device for device in used if not device.startswith("cpu")}
+        if "num_ranks" not in run.facts and (used or num_threads or listed):
+            run.facts["num_ranks"] = len(gpus or used) or num_threads or len(listed)
+        if num_threads or (used and not gpus):
             run.note("Marian trained on the CPU, not on a GPU.")
 
     def _add_parameters(self) -> None:

@@ -68,7 +68,7 @@ class NcclReader:
         """Adds the facts of the last launch that trained."""
         facts = self._run.facts
         for launch, cluster in self._clusters:
-            if launch is not None:
+            if launch is not None and cluster.hosts:
                 launch.hosts = cluster.hosts
         cluster = self._main_cluster()
         if cluster.num_ranks:

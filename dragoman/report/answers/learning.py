@@ -195,14 +195,16 @@ def _by_the_curves(findings: Findings, loss: Forecast | None, bleu: Forecast | N
 def _while_overfitting(findings: Findings, bleu: Forecast | None) -> tuple[str, str]:
     """Weighs a rising dev loss against the score of the translations, which may still rise."""
     found = findings.overfitting
-    rises = f"the dev loss has been rising since step {found.best_step:,}" if found else ""
+    noun = findings.evidence.step_noun
+    rises = f"the dev loss has been rising since {noun} {found.best_step:,}" if found else ""
     if not does_score_disagree(findings):
-        return "Yes, and it has begun to overfit: more steps would make it worse.", "Yes, and overfitting"
+        since = f" since {findings.evidence.step_noun} {found.best_step:,}" if found else ""
+        return f"Yes, and it has been overfitting{since}: more steps would make it worse.", "Yes, and overfitting"
     name = findings.score.name if findings.score else "BLEU"
     if bleu is not None and not has_levelled_off(findings, bleu) and name == "BLEU":
         return f"Not quite: {rises}, but BLEU still rises.", "Not quite: BLEU still rises"
     best = findings.best_checkpoint
-    where = f"was best at step {best.step:,} and " if best else ""
+    where = f"was best at {noun} {best.step:,} and " if best else ""
     return f"Nearly: {rises}, and {name} {where}hardly rises any more.", "Nearly"
 
 

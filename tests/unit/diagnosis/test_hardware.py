@@ -104,7 +104,7 @@ def test_any_rate_is_ethernet():
 @pytest.mark.parametrize(
     ("look_up", "message"),
     [
-        (lambda: HARDWARE.device("v100"), "There is no device 'v100'; did you mean 'V100'"),
+        (lambda: HARDWARE.device("V1000"), "There is no device 'V1000'; did you mean 'V100'"),
         (lambda: HARDWARE.link("nvlnk3"), "There is no link 'nvlnk3'; did you mean 'nvlink3'"),
         (lambda: HARDWARE.link("100M"), "does not say clearly whether bits or bytes"),
         (lambda: HARDWARE.link(""), "There is no link ''"),
@@ -122,8 +122,8 @@ def test_own_facts_add_and_override_key_by_key(tmp_path):
         'bytes_per_second = 5e9\nsource = "measured"\ngoodput = { low = 0.8, typical = 0.9, high = 1.0 }\n',
     )
     hardware = load_hardware(path)
-    assert hardware.device("V100").memory_bytes == 32e9
-    assert hardware.device("V100").peak_flops == HARDWARE.device("V100").peak_flops
+    assert hardware.devices["V100"].memory_bytes == 32e9
+    assert hardware.devices["V100"].peak_flops == HARDWARE.devices["V100"].peak_flops
     assert hardware.link("lab").bytes_per_second == 5e9
     assert "lab" not in HARDWARE.links
 
@@ -151,3 +151,11 @@ def test_impossible_facts_are_one_message(tmp_path, text, message):
         load_hardware(own_file(tmp_path, text))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("V100", "V100"), ("v100", "V100"), ("RTX3090", "RTX-3090"), ("Tesla V100-SXM2-32GB", "V100-32GB")],
+)
+def test_a_device_is_found_by_the_names_that_people_give_it(name, known):
+    assert HARDWARE.device(name) == (known, HARDWARE.devices[known])

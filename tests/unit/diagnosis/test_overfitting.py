@@ -172,3 +172,8 @@ def test_any_losses_give_a_result(rows):
         assert 0 <= found.gap_p <= 1
         assert found.best_loss == min(dev)
         assert math.isfinite(found.late_slope)
+
+
+def test_a_loss_that_more_than_doubled_is_overfitting_however_much_it_wanders():
+    losses = 1.1 + 1.5 * (1 - np.exp(-STEPS / 6_000)) + 0.25 * draw_noise(3, len(STEPS), correlation=0.0)
+    assert find_overfitting(STEPS, losses, None).is_overfitting

@@ -35,7 +35,7 @@ def plan_for(**changes: object) -> Plan:
 
 
 def speed_of(device: str, precision: str, software: str = DEFAULT_SOFTWARE):
-    return find_speed(software, device, HARDWARE.device(device), precision)
+    return find_speed(software, device, HARDWARE.devices[device], precision)
 
 
 @pytest.mark.parametrize(

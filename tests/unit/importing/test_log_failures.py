@@ -461,3 +461,23 @@ def test_only_an_error_of_a_script_is_called_that(line, is_of_validation):
     assert ("The validation script failed at step 1; training continued." in [f.what for f in failures]) == (
         is_of_validation
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2022-12-02 09:47:06] [config] sigterm: save-and-exit",
+        "INFO: registered a handler for SIGTERM and SIGINT",
+        "SIGTERM handler installed",
+    ],
+)
+def test_a_setting_about_signals_is_no_stop(line):
+    run = ImportedRun()
+    reader = FailureReader(run)
+    run.begin_launch()
+    reader.read(line)
+    run.add_train(100, loss=2.0)
+    reader.read("done")
+    reader.finish()
+    assert run.launches[0].end == "unknown"
+    assert not any("stopped the run" in failure.what for failure in run.failures)

@@ -17,9 +17,10 @@ from run_folders import (
 )
 
 from dragoman.report.answers.files import answer_checkpoint_files, answer_checkpoint_size, answer_training_set
-from dragoman.report.answers.learning import answer_overfitting, answer_trained
+from dragoman.report.answers.learning import answer_trained
 from dragoman.report.answers.learning_rate import answer_learning_rate
 from dragoman.report.answers.network import ONE_WORKER, answer_network, answer_traffic
+from dragoman.report.answers.overfitting import answer_overfitting
 from dragoman.report.answers.speed import (
     answer_devices,
     answer_duration,
@@ -184,7 +185,7 @@ def test_overfitting_is_seen_and_the_best_checkpoint_named(run):
     assert answer.answer.startswith("Yes")
     assert findings.overfitting.best_step in (5_500, 6_000, 6_500)
     assert "use the checkpoint of step 6,000 (BLEU 20.00, the best)" in answer.answer
-    assert answer_trained(findings).answer.startswith("Yes, and it has begun to overfit")
+    assert answer_trained(findings).answer.startswith("Yes, and it has been overfitting since step")
 
 
 def test_a_run_that_gets_better_does_not_overfit(own):

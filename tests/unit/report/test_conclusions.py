@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imported_records import BEGAN, RISING, curve_of, evaluation, train
 
-from dragoman.report.answers.learning import answer_overfitting, answer_trained
+from dragoman.report.answers.learning import answer_trained
+from dragoman.report.answers.overfitting import answer_overfitting
 from dragoman.report.answers.speed import answer_duration
 from dragoman.report.compose import report_findings
 from dragoman.report.content import Report
@@ -136,8 +137,8 @@ def test_a_score_that_was_best_long_ago_no_longer_rises(make):
     noisy = [max(0.5, bleu + (-1) ** number * 0.8) for number, bleu in enumerate(rising)]
     findings = make(curve_of([*noisy[:-1], 22.5, *late], [4.3 + 0.7 * 0.6**number for number in range(30)]))
     answer = answer_trained(findings)
-    assert "BLEU was best at step 20,000" in answer.answer
-    assert "BLEU was best at step 20,000: the 10 evaluations after it were no better." in answer.evidence
+    assert "BLEU has not risen since step 20,000" in answer.answer
+    assert "The 10 evaluations after step 20,000 had no better BLEU." in answer.evidence
     said = report_findings(findings).to_json()["next"]
     assert said.startswith("stop here and use the checkpoint of step 20,000 (BLEU 22.50, the best);")
 
@@ -507,3 +508,54 @@ def test_a_run_whose_files_count_checkpoints_says_so(make):
     assert any("count checkpoints, not updates" in warning.message for warning in report.warnings)
     assert report.figures["Checkpoints"] == "30"
     assert report.overview[0].x_label == "checkpoint"
+
+
+# Divergence, warm-up and runs without a plan
+
+
+def test_a_run_that_diverged_is_neither_trained_nor_overfitting(make):
+    levels = [2.0 + 4.0 * 0.8**number + (5.0 if number > 17 else 0.0) for number in range(30)]
+    scores = [0.1 if number > 17 else 20.0 + number / 10 for number in range(30)]
+    records = []
+    for number, (level, bleu) in enumerate(zip(levels, scores, strict=True), 1):
+        records += [train(1_000 * number, loss=level), evaluation(1_000 * number, loss=level + 0.1, bleu=bleu)]
+    report = report_findings(make(records))
+    assert report.state.text == "Diverged after step 18,000"
+    assert "No: training diverged after step 18,000: the training loss rose from 2.1" in report.answers[1].answer
+    assert report.answers[2].answer.startswith("No: training diverged after step 18,000")
+    assert "from the checkpoint of step 18,000 (BLEU 21.70, the best)" in report.to_json()["next"]
+    assert report.warnings[0].message.startswith("Training diverged after step 18,000")
+    assert report.to_json()["diverged_after_step"] == 18_000
+
+
+def test_a_collapse_is_found_in_evaluations_alone(make):
+    losses = [3.0, 2.5, 2.2, 2.0, 2.0, 2.0, 2.0, 7.0, 7.0, 7.0, 7.0, 7.0]
+    records = [evaluation(n, loss=loss, bleu=0.5 if loss > 5 else 20.0) for n, loss in enumerate(losses, 1)]
+    found = make(records)
+    assert found.divergence.last_good_step == 7
+    assert "the dev loss rose" in report_findings(found).summary
+
+
+def test_a_run_that_was_still_warming_up_is_not_trained(make):
+    answer = answer_trained(make([train(500), train(1_000), evaluation(1_000, loss=4.0)], {"warmup_steps": 16_000}))
+    assert answer.answer.startswith("No: it made only 1,000 steps. The learning rate was still warming up")
+    assert answer.short == "No: still warming up"
+
+
+def test_a_run_that_died_was_probably_not_trained(make):
+    failures = [
+        {"what": "A GPU ran out of memory at step 1,000.", "cause": "Smaller.", "is_fatal": True, "step": 1_000}
+    ]
+    findings = make([train(500), train(1_000), evaluation(1_000, loss=4.0)], failures=failures)
+    answer = answer_trained(findings)
+    assert answer.answer.startswith("Probably not: it did not end by itself. A GPU ran out of memory")
+    assert report_findings(findings).to_json()["next"].startswith("fix what ended the run, then continue training")
+
+
+@pytest.mark.parametrize("unit", ["epochs", "checkpoints", "log lines"])
+def test_few_epochs_or_checkpoints_are_not_few_steps(make, unit):
+    findings = make(curve_of(RISING[:8], every=1), {"step_unit": unit})
+    assert not findings.progress.is_untrained
+    summary = report_findings(findings).summary
+    assert f"At {unit[:-1]} 8 it reached" in summary
+    assert "only 8" not in summary

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trainer_logs import is_sound, of_kind
 
 from dragoman.importing.curves.csv_tables import read_csv_curves, runs_in
+from dragoman.importing.curves.table_layout import is_table
 from dragoman.importing.imported_run import ImportedRun
 from dragoman.run.errors import UserError
 
@@ -198,3 +199,31 @@ def test_any_table_is_read_or_refused(tmp_path_factory, head, rows):
     assert is_sound(read(table(folder, "step,loss,bleu\n" + "\n".join(rows))))
     with suppress(UserError):
         read(table(folder, head + "\n".join(rows)))
+
+
+NOTEBOOK = (
+    " [11540/11540 1:40:08, Epoch 2/2]\n"
+    "Epoch\tTraining Loss\tValidation Loss\tBleu\n1\tNo log\t1.89\t20.12\n2\t2.1\t1.70\t23.4\n"
+)
+CARD = """# opus-mt, a fine-tuned model
+
+| Training Loss | Epoch | Step | Validation Loss | Bleu  |
+|:-------------:|:-----:|:----:|:---------------:|:-----:|
+| No log        | 1.0   | 1    | 1.89            | 20.12 |
+| 2.1           | 2.0   | 2    | 1.70            | 23.4  |
+"""
+
+
+@pytest.mark.parametrize("text", [NOTEBOOK, CARD])
+def test_tables_of_notebooks_and_model_cards(tmp_path, text):
+    path = table(tmp_path, text, "copied.txt")
+    assert is_table(path)
+    found = of_kind(read(path), "evaluation")
+    assert [(each["step"], each["loss"], each["bleu"]) for each in found] == [(1, 1.89, 20.12), (2, 1.7, 23.4)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Epoch 1, loss 3\n", "step,time\n1,2\n", "| step |\n", "the first step, the loss\n1,2\n"]
+)
+def test_other_texts_are_no_tables(tmp_path, text):
+    assert not is_table(table(tmp_path, text, "notes.txt"))

@@ -269,3 +269,10 @@ def test_steps_in_a_format_that_is_not_known_are_mentioned(write):
 def test_planned_steps_are_no_steps_that_could_not_be_read(write):
     run = read_run([write(a_out=START + "Train steps: 150\nTrain steps: 150\nValid steps: 50\nWarmup steps: 60\n")])
     assert "has_unread_steps" not in run.facts
+
+
+def test_the_log_with_the_beginning_is_kept_and_not_its_tail(write):
+    folder = write(a_tail_out=steps(0, 900), train_out=START + steps(0, 900))
+    run = read_run([folder])
+    assert [name.rpartition("/")[2] for name in run.sources] == ["train.out"]
+    assert "a_tail.out was left out" in run.left_out[0].replace("a.tail", "a_tail")

@@ -378,3 +378,17 @@ def test_any_number_can_be_read(text):
     lines = [TRAIN.replace("3.153", text), TRAIN.replace("40200", text), VALID.replace("40297", text)]
     run = read(*lines, *(line.replace("11", text).replace("300", text) for line in JSON_LINES))
     assert is_sound(run)
+
+
+def test_processes_that_meet_on_this_machine_are_on_one_machine():
+    begin = "2020-01-01 10:00:00 | INFO | fairseq.distributed_utils | distributed init (rank 3): tcp://{}:18630"
+    namespace = next(line for line in START.splitlines() if "Namespace(" in line)
+    run = read(begin.format("localhost"), namespace, TRAIN)
+    assert run.facts["ranks_per_host"] == run.facts["num_ranks"] == 4
+    assert "ranks_per_host" not in read(begin.format("10.0.0.1"), namespace, TRAIN).facts
+
+
+def test_each_launch_has_its_own_hosts():
+    again = START.replace("gpu1", "gpu7").replace("gpu2", "gpu8").splitlines()
+    run = read(*START.splitlines(), TRAIN, *again, TRAIN.replace("40200", "40300"))
+    assert [launch.hosts for launch in run.launches] == [["gpu1", "gpu2"], ["gpu7", "gpu8"]]

@@ -386,3 +386,13 @@ def test_entries_whose_bars_are_missing_are_numbered_by_their_epochs():
     assert [record["step"] for record in of_kind(run, "evaluation")] == [109, 218, 327]
     assert run.facts["is_finished"] is True
     assert any("computed from epochs" in note for note in run.notes)
+
+
+def test_lines_without_steps_are_counted_as_lines():
+    run = read(
+        "{'loss': 9.0557, 'learning_rate': 1.99e-05, 'epoch': 0.05}",
+        "{'eval_loss': 8.9256, 'eval_bleu': 0.939, 'eval_runtime': 24.1, 'epoch': 0.09}",
+        "{'loss': 7.8879, 'learning_rate': 1.98e-05, 'epoch': 0.14}",
+    )
+    assert run.facts["step_unit"] == "log lines"
+    assert run.facts["epochs_done"] == 0.14

@@ -361,3 +361,15 @@ def test_a_second_launch_from_scratch_begins_at_step_0():
     run = read(*START, FIRST, SECOND, *START, FIRST, SECOND)
     assert [record["step"] for record in of_kind(run, "restart")] == [0]
     assert of_kind(run, "train")[-2]["seconds_per_step"] == pytest.approx(609.91 / 500)
+
+
+def test_devices_are_those_of_the_launch_that_trained():
+    def launch(day: int, *devices: str) -> list[str]:
+        memory = [f"[2021-05-{day} 23:12:00] [memory] Reserving 230 MB, device {device}" for device in devices]
+        return [START[0].replace("05-26", f"05-{day}"), START[1].replace("05-26", f"05-{day}"), *memory]
+
+    first, second = launch(26, "gpu0", "gpu1", "gpu2"), launch(27, "gpu0", "gpu1", "cpu0")
+    run = read(*first, FIRST, *second, VALID[0].replace("Up. 5000", "Up. 500"), SECOND.replace("-26 ", "-27 "))
+    assert run.facts["num_ranks"] == 2, "averaged weights in main memory are no device"
+    assert "Marian trained on the CPU, not on a GPU." not in run.notes
+    assert [launch.hosts for launch in run.launches] == [["work1"], ["work1"]]
