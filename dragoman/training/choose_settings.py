@@ -194,7 +194,9 @@ def _choose_steps(size: CorpusSize, batch: Mapping[str, Any], asked: Mapping[str
     growing = ""
     if growth.full_from_step:
         training["batch_doubling_steps"] = growth.doubling_steps
-        growing = f"; batches double every {growth.doubling_steps:,} steps until step {growth.full_from_step:,}"
+        is_once = growth.full_from_step == growth.doubling_steps
+        when = "after" if is_once else f"every {growth.doubling_steps:,} steps until"
+        growing = f"; batches {'grow' if is_once else 'double'} {when} step {growth.full_from_step:,}"
     return Choice(
         {
             "training": training,

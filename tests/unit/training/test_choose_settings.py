@@ -1,5 +1,6 @@
 """Settings chosen for a user's own text: always valid, and each with its reason."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -80,6 +81,11 @@ def test_batches_do_not_grow_where_small_ones_would_not_pay(machine, asked):
     tables, reasons = choose_settings(CorpusSize(29_000, 15 * 29_000), machine, Path("p"), {"training": asked})
     assert build_settings(tables).training.batch_growth.full_from_step == 0
     assert not any("double" in reason or "grow" in reason for reason in reasons)
+
+
+def test_a_single_growth_is_described_as_one():
+    reason = choose(3_000)[1][2]
+    assert re.search(r"; batches grow after step \d+;", reason)
 
 
 def test_a_growth_that_was_asked_for_is_kept():
