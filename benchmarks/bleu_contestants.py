@@ -32,6 +32,7 @@ class Texts:
     train: tuple[Path, Path]
     dev: tuple[Path, Path]
     subwords: Path
+    num_pairs: int
     pairs_per_batch: int
     """Pairs that have about BATCH_TOKENS tokens, for a trainer that counts pairs."""
 
@@ -210,8 +211,9 @@ class Eole(_Peer):
                 "warmup_steps": warmup,
                 "decay_method": decay,
                 "adam_beta2": 0.998,
-                # 262,144 in the recipe; what a run does not need would only make it begin later.
-                "bucket_size": max(8_192, min(262_144, SENTENCES_PER_STEP * job.num_steps)),
+                # 262,144 in the recipe, but Eole drops what it meets twice in a batch, so a pair must be there only
+                # once; and what a run does not need would only make it begin later.
+                "bucket_size": min(262_144, texts.num_pairs, max(8_192, SENTENCES_PER_STEP * job.num_steps)),
                 "num_workers": 0,  # its core is the only one
                 "prefetch_factor": 400,
                 "dropout_steps": [0],

@@ -35,6 +35,7 @@ def prepare_texts(corpus: str, folder: Path) -> Texts:
         train=train,
         dev=(folder / f"{dev}.en", folder / f"{dev}.de"),
         subwords=subwords,
+        num_pairs=len(read_lines(train[0])),
         pairs_per_batch=_pairs_per_batch(train, subwords),
     )
 

@@ -46,7 +46,13 @@ def pad(rows: list[list[int]], value: int) -> torch.Tensor:
 
 
 def collate(pairs: list[dict[str, list[int]]]) -> dict[str, Any]:
-    """Returns a batch; the model shifts the labels to the right by itself."""
+    """Returns a batch, as DataCollatorForSeq2Seq does: the decoder reads PAD, then the labels before the last."""
     source = pad([each["input_ids"] for each in pairs], PAD)
     labels = pad([each["labels"] for each in pairs], IGNORED_LABEL)
-    return {"input_ids": source, "attention_mask": (source != PAD).long(), "labels": labels}
+    read = torch.nn.functional.pad(labels[:, :-1].clamp(min=PAD), (1, 0), value=PAD)
+    return {
+        "input_ids": source,
+        "attention_mask": (source != PAD).long(),
+        "decoder_input_ids": read,
+        "labels": labels,
+    }
