@@ -218,6 +218,11 @@ class Evidence:
         return BatchGrowth.planned(self.settings.training.model_dump(exclude_none=True))
 
     @property
+    def is_batch_growing(self) -> bool:
+        """Whether the first batches were smaller than the last; times of steps are then those of full batches."""
+        return self.batch_growth.full_from_step > 0
+
+    @property
     def start_from(self) -> str:
         """The run whose weights this one started from; empty where they were random."""
         training = self.config.get("training")

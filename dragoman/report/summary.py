@@ -187,7 +187,8 @@ def _describe_time(findings: Findings) -> str:
     if findings.wall_seconds is None or not findings.evidence.last_step:
         return ""
     cost = f" and cost {findings.cost:,.2f}" if findings.cost is not None else ""
-    step = f" ({format_step(findings.step_times.median)} per step)" if findings.step_times else ""
+    per_step = "per step with a full batch" if findings.evidence.is_batch_growing else "per step"
+    step = f" ({format_step(findings.step_times.median)} {per_step})" if findings.step_times else ""
     what = "What this log shows" if findings.evidence.unseen_steps else "This"
     standstill = findings.time_use.seconds["standstill"] if findings.time_use else 0.0
     still = f", {describe_hours(standstill)} of it standstill," if standstill else ""

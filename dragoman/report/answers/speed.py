@@ -206,8 +206,9 @@ def answer_steps(findings: Findings) -> Answer:
         mean = f"{format_step(times.mean)} on average, by the trainer's own summary."
         missing = ["Times of single steps were not logged."]
         return Answer(STEPS, mean, confidence=0.9, missing=missing, short=format_step(times.mean))
+    full = " with a full batch" if findings.evidence.is_batch_growing else ""
     answer = (
-        f"{format_step(times.mean)} on average; the median is {format_step(times.median)}, and 95% of the logged "
+        f"{format_step(times.mean)}{full} on average; the median is {format_step(times.median)}, and 95% of the logged "
         f"intervals are below {format_step(times.p95)}."
     )
     said = [*_describe_step_content(findings), *_describe_drift(times.drift), _describe_outliers(findings)]
@@ -232,7 +233,7 @@ def _describe_step_content(findings: Findings) -> list[str]:
     own = "These times do not include evaluation, checkpoints and logging"
     said = [f"{own}; with them a step took {format_step(fmean(wall))}." if wall else f"{own}."]
     growth = evidence.batch_growth
-    if growth.first_tokens < growth.full_tokens:
+    if evidence.is_batch_growing:
         said.append(
             f"They are times of full batches of {growth.full_tokens:,} tokens; the smaller ones before step "
             f"{growth.full_from_step + 1:,} count in proportion to their tokens."
