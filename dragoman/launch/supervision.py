@@ -50,13 +50,15 @@ HOST_BACK = "host_back"
 
 
 class StopSignals:
-    """While active, counts stop signals instead of ending this process."""
+    """While active, counts stop signals instead of ending this process; a lost terminal stays ignored under nohup."""
 
     def __init__(self) -> None:
         self.num_received = 0
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._count) for number in STOP_SIGNALS}
+        is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        wanted = [number for number in STOP_SIGNALS if number != signal.SIGHUP or not is_nohup]
+        self._before = {number: signal.signal(number, self._count) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:

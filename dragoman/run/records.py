@@ -28,7 +28,7 @@ SecondsByPart = dict[str, Seconds]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     def values(self) -> dict[str, Any]:
         """The figures that were written, as JSON values."""
