@@ -331,6 +331,12 @@ def test_measured_steps_are_compared_with_the_prediction():
     assert all(check.add_step(7.0) is None for _ in range(30))
 
 
+def test_smaller_batches_are_expected_to_take_less_time():
+    check = PredictionCheck(2, expected_seconds=4.0)
+    compared = check.compare(1.1, batch_share=0.25)
+    assert compared == {"predicted_seconds_per_step": 1.0, "prediction_error": pytest.approx(0.1)}
+
+
 def test_a_resumed_run_keeps_its_prediction():
     check = PredictionCheck(2, expected_seconds=4.0)
     assert all(check.add_step(7.0) is None for _ in range(30))
@@ -364,6 +370,8 @@ def test_a_resumed_run_knows_the_speed_it_recorded_last_with_as_many_workers(run
     assert read_known_speed(run, 2).recorded is None
     write_records(run, train_values(5.0))
     assert read_known_speed(run, 2).recorded is None
+    write_records(run, prediction_values(9.0), train_values(1.5) | {"batch_share": 0.5})
+    assert read_known_speed(run, 2).recorded == 3.0  # of a full step
 
 
 def test_a_run_without_records_has_no_prediction(run):
