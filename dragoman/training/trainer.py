@@ -1,6 +1,5 @@
 """The training loop: read `Trainer.train` from top to bottom to know what a run does."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +95,7 @@ class Trainer:
         self._stream, self._position = build_stream(settings, corpus, self._mixture, position), position
         self._share = share_of_rank(settings.training.virtual_workers, world.rank, world.size)
         self._reader = ReadAhead(self._stream, self._share, world.device)
-        self._told_size = math.inf
+        self._told_size = self.learner.passes.largest_size
         self._meters = TrainMeters()
         self._unread: UnreadStep | None = None
         self._newest_loss = (0.0, 0)

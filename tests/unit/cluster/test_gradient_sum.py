@@ -1,9 +1,12 @@
 """Gradients in one flat buffer and a world of one, without a second process."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import run_ranks
 from torch import nn
 
 from dragoman.cluster.gradient_sum import ALIGNMENT_ELEMENTS, GradientSum
@@ -166,3 +169,54 @@ def test_without_a_rendezvous_a_process_is_alone():
 
 def test_only_rank_zero_is_first():
     assert not World(rank=1, size=2).is_first
+
+
+# Memory that ends in the middle of backward
+
+
+def build_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+
+
+def inputs_of(rank: int) -> torch.Tensor:
+    return torch.randn(6, 8, generator=torch.Generator().manual_seed(rank))
+
+
+def start_again_on_the_first_rank(world: World) -> dict[str, Any]:
+    """Fails when gradients of the last layers are sent already, and computes the batch again in halves."""
+    model, inputs = build_layers(), inputs_of(world.rank)
+    gradients = GradientSum(model.parameters(), world, bucket_bytes=4 * 72)
+    num_sent = 0
+    for _ in range(2):  # the second step begins as if nothing had happened
+        gradients.start_step()
+        gradients.expect_last_backward()
+        if world.rank == 0:
+            hidden = model[:2](inputs)
+            hidden.register_hook(fail)
+            with pytest.raises(torch.OutOfMemoryError):
+                model[2:](hidden).pow(2).sum().backward()
+            num_sent = len(gradients._works)
+            gradients.start_again()
+            model(inputs[:2]).pow(2).sum().backward()
+            gradients.expect_last_backward()
+            inputs_left = inputs[2:]
+        else:
+            inputs_left = inputs
+        model(inputs_left).pow(2).sum().backward()
+        gradients.finish()
+    return {"sent": num_sent, "gradients": [parameter.grad.tolist() for parameter in model.parameters()]}
+
+
+def fail(_: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def test_buckets_that_were_sent_before_memory_ended_are_not_counted_twice(processes):
+    found = run_ranks(processes, 2, start_again_on_the_first_rank)
+    assert 0 < found[0]["sent"] < 4
+    model = build_layers()
+    sum(model(inputs_of(rank)).pow(2).sum() for rank in range(2)).backward()
+    for each in found:
+        for parameter, gradient in zip(model.parameters(), each["gradients"], strict=True):
+            torch.testing.assert_close(parameter.grad, torch.tensor(gradient), atol=1e-5, rtol=1e-5)
