@@ -14,6 +14,7 @@ from dragoman.diagnosis.network_estimate import (
     NetworkEstimate,
     RunFacts,
     estimate_network,
+    find_device,
     shape_of,
     tokens_of_sentences,
 )
@@ -222,7 +223,9 @@ class Findings:
         settings = self.evidence.settings
         is_by_loss = (settings.checkpoints.best_by or settings.evaluation.metric) == "loss"
         found = find_best_checkpoint(self.evaluations, self.score, is_by_loss, bool(self.evidence.start_from))
-        return None if found is None else replace(found, unit=self.evidence.step_noun)
+        noun = self.evidence.step_noun
+        # Not "the checkpoint of checkpoint 28".
+        return found if found is None or noun == "checkpoint" else replace(found, unit=noun)
 
     @cached_property
     def nan_loss(self) -> NanLoss | None:
@@ -380,7 +383,7 @@ def _network_setting(evidence: Evidence, times: StepTimes) -> RunFacts:
         num_ranks=evidence.num_ranks,
         num_nodes=evidence.num_nodes,
         gradient_bytes=2 if is_half else 4,
-        gpu=known.gpu or next(iter(facts.gpus or []), None),
+        gpu=_known_gpu(known.gpu) or next(iter(facts.gpus or []), known.gpu),
         precision=precision,
         link=known.link,
         tokens_per_rank=_tokens_per_rank(evidence, times, assumptions),
@@ -388,6 +391,11 @@ def _network_setting(evidence: Evidence, times: StepTimes) -> RunFacts:
         assumptions=assumptions,
         trainer=evidence.trainer,
     )
+
+
+def _known_gpu(stated: str | None) -> str | None:
+    """Returns the stated GPU if it is one that can be computed with; otherwise the log's own is better."""
+    return stated if stated and find_device(stated) is not None else None
 
 
 def _tokens_per_rank(evidence: Evidence, times: StepTimes, assumptions: list[str]) -> float | None:

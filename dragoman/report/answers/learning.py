@@ -216,6 +216,9 @@ def has_levelled_off(findings: Findings, bleu: Forecast) -> bool:
 def step_of_stall(findings: Findings) -> int | None:
     """Returns the step of the best BLEU if none of the last third of the evaluations is better; None otherwise."""
     steps, values = findings.bleu
+    # An untrained model may score high: teacher forcing lets it echo the reference.
+    is_trained = steps > 0
+    steps, values = steps[is_trained], values[is_trained]
     best = int(values.argmax()) if len(values) else 0
     num_late = len(values) // 3
     if num_late < _FEWEST_LATE or best >= len(values) - num_late or not values[best]:

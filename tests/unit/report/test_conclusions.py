@@ -1,6 +1,7 @@
 """Conclusions about runs of other trainers: best checkpoint, failed scores, NaN, unfinished runs, launches, time."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -559,3 +560,25 @@ def test_few_epochs_or_checkpoints_are_not_few_steps(make, unit):
     summary = report_findings(findings).summary
     assert f"At {unit[:-1]} 8 it reached" in summary
     assert "only 8" not in summary
+
+
+def test_the_score_of_an_untrained_model_is_not_the_best(make):
+    records = [evaluation(0, loss=9.0, teacher_forced_bleu=0.95)]
+    for number in range(1, 21):
+        loss, score = 1.5 + 3.0 * 0.5**number, 0.38 - 0.3 * 0.5**number
+        records += [train(1_000 * number), evaluation(1_000 * number, loss=loss, teacher_forced_bleu=score)]
+    assert "step 0" not in answer_trained(make(records)).answer
+
+
+def test_a_gpu_that_is_not_known_gives_way_to_that_of_the_log(make):
+    records = [train(1_000 * number) for number in range(1, 5)]
+    facts = {
+        "gpus": ["Tesla V100-SXM2-16GB"],
+        "num_ranks": 4,
+        "hosts": ["a", "b"],
+        "parameters": 6e7,
+        "batch_tokens": 4e4,
+    }
+    findings = make(records, facts)
+    stated = replace(findings.evidence, known=StatedFacts(gpu="V1000", link="1gbit"))
+    assert Findings(stated).network.compute_seconds == findings.network.compute_seconds
