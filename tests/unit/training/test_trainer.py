@@ -11,11 +11,13 @@ from dragoman.cluster.world import World
 from dragoman.corpus.prepared_corpus import PreparedCorpus
 from dragoman.evaluation import validation
 from dragoman.evaluation.validation import EvaluationFailedError
+from dragoman.model.loss import LossSums
 from dragoman.monitoring.watcher import Watcher
 from dragoman.run.commands import command_for
 from dragoman.run.config import build_settings
+from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
-from dragoman.training import dev_evaluation
+from dragoman.training import dev_evaluation, learner
 from dragoman.training.resuming import plan_resume
 from dragoman.training.spent_time import Launch, SpentTime
 from dragoman.training.stopping import StepTimer, StopConditions, StopNotice, StopReason
@@ -27,6 +29,10 @@ class Listener(Watcher):
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.records: list[tuple[int, float, float]] = []
+
+    def trained(self, step: int, figures: dict[str, Any], _sample: object = None) -> None:
+        self.records.append((step, figures["loss"], figures["gradient_norm"]))
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -40,6 +46,7 @@ class Stand:
         self.run = RunFolder(run)
         self.run.path.mkdir()
         self.said: list[str] = []
+        self.records: list[tuple[int, float, float]] = []
         self.stop: StopConditions
 
     def train(self, max_steps: int, evaluate_every: int = 100, **checkpoints: Any) -> StopReason:
@@ -48,7 +55,7 @@ class Stand:
             {
                 "data": {"prepared": str(self.prepared)},
                 "model": {"preset": "tiny", "width": 16, "feed_forward": 16},
-                "training": {"max_steps": max_steps, "global_batch_tokens": 256, "virtual_workers": 1},
+                "training": {"max_steps": max_steps, "global_batch_tokens": 256, "virtual_workers": 1, "log_every": 2},
                 "evaluation": {"beam_size": 1, "max_sentences": 4, "evaluate_every": evaluate_every},
                 "checkpoints": {"save_every": 100, "keep_last": 10} | checkpoints,
             }
@@ -59,7 +66,7 @@ class Stand:
         resume = plan_resume(self.run, world, watcher.say)
         trainer = Trainer(self.run, settings, corpus, world, watcher, resume, self.stop)
         reason = trainer.train()
-        self.said = watcher.said
+        self.said, self.records = watcher.said, watcher.records
         return reason
 
     def evaluation(self, step: int) -> dict[str, Any] | None:
@@ -123,3 +130,41 @@ def test_a_step_whose_evaluation_fails_again_is_not_saved_again(stand, monkeypat
     stand.train(max_steps=3, evaluate_every=2)
     assert (stand.run.checkpoint(2) / "state.json").stat().st_mtime_ns == before
     assert stand.evaluation(3) is None
+
+
+@pytest.fixture
+def _outcomes_are_late(monkeypatch):
+    """Outcomes are read a step later, as on a GPU."""
+    monkeypatch.setattr(learner, "is_accelerator", lambda _: True)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Makes the loss of one step NaN."""
+    original, calls = learner.Learner.forward, iter(range(1, 100))
+
+    def forward(self: learner.Learner, *arguments: Any) -> LossSums:
+        sums = original(self, *arguments)
+        return LossSums(sums.smoothed * float("nan"), sums.plain) if next(calls) == step else sums
+
+    monkeypatch.setattr(learner.Learner, "forward", forward)
+
+
+def test_outcomes_that_are_read_late_give_the_same_run(stand, tmp_path, monkeypatch):
+    stand.train(max_steps=5, evaluate_every=3, save_every=2)
+    late = Stand(stand.prepared, tmp_path / "late")
+    monkeypatch.setattr(learner, "is_accelerator", lambda _: True)
+    late.train(max_steps=5, evaluate_every=3, save_every=2)
+    assert late.records == stand.records
+    assert [step for step, _, _ in late.records] == [2, 4, 5]
+    for step in stand.run.checkpoint_steps():
+        paths = (each.run.checkpoint(step) for each in (stand, late))
+        assert len({(path / "model.safetensors").read_bytes() for path in paths}) == 1
+
+
+@pytest.mark.usefixtures("_outcomes_are_late")
+@pytest.mark.parametrize(("bad_step", "saved"), [(1, [0]), (3, [0, 2]), (4, [0, 2]), (5, [0, 2, 4])])
+def test_a_late_verdict_names_the_step_and_comes_before_any_checkpoint(stand, monkeypatch, bad_step, saved):
+    spoil(monkeypatch, bad_step)
+    with pytest.raises(UserError, match=f"stopped at step {bad_step}: the gradient is NaN"):
+        stand.train(max_steps=7, save_every=2)
+    assert stand.run.checkpoint_steps() == saved
