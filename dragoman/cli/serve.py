@@ -1,6 +1,7 @@
 """The command `serve`: translation over HTTP."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,6 +77,7 @@ def serve(
     def open_export(folder: Path) -> Path:
         return _open_export(folder, checkpoint, quantization)
 
+    _require_packages()
     from dragoman.serving.access import is_loopback
     from dragoman.serving.loading import load_models
     from dragoman.serving.server import check_access, open_socket
@@ -97,6 +99,15 @@ def serve(
         address = _address(host, listener.getsockname()[1])
         serve_models(served, settings, listener, lambda: say(f"Translate at {address}"))
     warn("The server has stopped; all accepted requests were answered.")
+
+
+def _require_packages() -> None:
+    """Refuses to go on where the optional packages of a server are missing."""
+    missing = [each for each in ("ctranslate2", "fastapi", "prometheus_client", "uvicorn") if find_spec(each) is None]
+    if missing:
+        raise UserError(
+            f"Serving needs packages that are not installed ({', '.join(missing)}): pip install 'dragoman[serve]'."
+        )
 
 
 def _read_key(api_key: str | None, api_key_file: Path | None) -> str | None:
