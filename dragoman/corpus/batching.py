@@ -159,8 +159,7 @@ class EpochPlan:
         drawn = self.order.pairs(begin, end)
         source, target = (lengths + 1 for lengths in self.pairs.lengths(drawn))
         longer = np.maximum(source, target)
-        # Stable, so that equal lengths stay in shuffled order; the source length breaks ties, for less padding.
-        by_length = np.lexsort((source, longer))
+        by_length = _sort_for_little_padding(source, target)
         by_length = by_length[longer[by_length] <= self.settings.longest_used]
         cuts = _cut_by_budget(by_length, longer[by_length], self.settings.micro_batch_tokens)
         if not cuts:
@@ -168,6 +167,15 @@ class EpochPlan:
         shuffle = Permutation(len(cuts), (self.order.seed, self.order.epoch, "micro-batches", pool))
         shuffled = (cuts[place] for place in shuffle(np.arange(len(cuts))))
         return [_plan_micro_batch(drawn[cut], source[cut], target[cut]) for cut in shuffled]
+
+
+def _sort_for_little_padding(source: Indices, target: Indices) -> Indices:
+    """Sorts pairs by their longer side, then by how much longer the source is, rising and falling by turns.
+
+    So both lengths of neighbours are alike. Stable: pairs of equal lengths stay in shuffled order.
+    """
+    longer = np.maximum(source, target)
+    return np.lexsort(((source - target) * np.where(longer % 2, 1, -1), longer))
 
 
 def _plan_micro_batch(pairs: Indices, source_lengths: Indices, target_lengths: Indices) -> PlannedMicroBatch:

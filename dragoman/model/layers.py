@@ -8,7 +8,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
-from dragoman.model.attention import CrossAttention, Dropout, KeyValueCache, SelfAttention
+from dragoman.model.attention import CrossAttention, KeyValueCache, SelfAttention
+from dragoman.model.dropout import Dropout
 from dragoman.model.shape import ModelShape
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "gelu": gelu, "swish": silu, "swiglu": silu}
@@ -27,10 +28,16 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies the layer to each position separately."""
-        inner = self.inner(x)
-        activated = self.activate(inner) if self.gate is None else self.activate(self.gate(x)) * inner
-        output: Tensor = self.outer(self.dropout(activated))
+        output: Tensor = self.outer(self._hidden(x))
         return output
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        inner = self.inner(x)
+        if self.activate is relu:
+            return self.dropout.relu(inner)
+        activated = self.activate(inner) if self.gate is None else self.activate(self.gate(x)) * inner
+        hidden: Tensor = self.dropout(activated)
+        return hidden
 
 
 class Residual(nn.Module):
@@ -85,22 +92,22 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        memory_BHSK: tuple[Tensor, Tensor],
+        memory_2BHSK: Tensor,
         mask_B11S: Tensor | None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Applies the layer to the target: all positions at once, or the next one given a cache of earlier ones."""
         x_BTD = self._attend_to_target(x_BTD, cache)
         x_BTD = self.residual(
-            x_BTD, self.cross_attention_norm, lambda x: self.cross_attention(x, memory_BHSK, mask_B11S)
+            x_BTD, self.cross_attention_norm, lambda x: self.cross_attention(x, memory_2BHSK, mask_B11S)
         )
         output: Tensor = self.residual(x_BTD, self.feed_forward_norm, self.feed_forward)
         return output
 
-    def attention_to_source(self, x_BTD: Tensor, keys_BHSK: Tensor, mask_B11S: Tensor | None) -> Tensor:
+    def attention_to_source(self, x_BTD: Tensor, memory_2BHSK: Tensor, mask_B11S: Tensor | None) -> Tensor:
         """Returns weights [B, T, S] of attention to the source, mean over heads."""
         x_BTD = self.residual.sublayer_input(self._attend_to_target(x_BTD), self.cross_attention_norm)
-        return self.cross_attention.mean_weights(x_BTD, keys_BHSK, mask_B11S)
+        return self.cross_attention.mean_weights(x_BTD, memory_2BHSK, mask_B11S)
 
     def _attend_to_target(self, x_BTD: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         attended: Tensor = self.residual(

@@ -14,6 +14,8 @@ from torch.nn.functional import linear
 
 from dragoman.model.device import loss_positions
 
+_ROWS_IN_CACHE = 32
+
 
 class LossSums(NamedTuple):
     """Sums over target tokens; divide by their number for the mean."""
@@ -57,33 +59,44 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         states_ND, weight = states_ND.to(compute_dtype), weight_VD.to(compute_dtype)
         bias = None if bias_V is None else bias_V.to(compute_dtype)
         needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        N, V = states_ND.shape[0], weight_VD.shape[0]
+        sum_of_states_D, mean_weight_D = states_ND.sum(0, dtype=torch.float32), weight.mean(0, dtype=torch.float32)
+        # Smoothing pushes all words equally: its part of the gradients is the same for every position and every word.
+        push = gradient_scale * smoothing
         grad_states_ND = torch.empty_like(states_ND) if needs_states else None
-        grad_weight_VD = torch.zeros_like(weight_VD) if needs_weight else None
-        grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and needs_bias else None
-        smoothed = states_ND.new_zeros((), dtype=torch.float32)
-        plain = torch.zeros_like(smoothed)
-        num_positions = loss_positions(states_ND.device, weight_VD.shape[0])
-        for begin in range(0, states_ND.shape[0], num_positions):
+        grad_weight_VD = None
+        if needs_weight:
+            grad_weight_VD = (sum_of_states_D * (-push / V)).to(weight_VD.dtype).repeat(V, 1)
+        grad_bias_V = None if bias_V is None or not needs_bias else torch.zeros_like(bias_V).sub_(push * N / V)
+        log_total = states_ND.new_zeros((), dtype=torch.float32)
+        plain = torch.zeros_like(log_total)
+        num_positions = loss_positions(states_ND.device, V)
+        for begin in range(0, N, num_positions):
             chunk = slice(begin, begin + num_positions)
-            log_p_CV = torch.log_softmax(linear(states_ND[chunk], weight, bias), dim=-1, dtype=torch.float32)
             target_C1 = target_N[chunk, None]
-            plain_sum = -log_p_CV.gather(1, target_C1).sum()
-            plain += plain_sum
-            smoothed += (1 - smoothing) * plain_sum
-            if smoothing:
-                smoothed -= smoothing / log_p_CV.shape[1] * log_p_CV.sum()
+            scores_CV = linear(states_ND[chunk], weight, bias).to(torch.promote_types(compute_dtype, torch.float32))
+            target_score_C1 = scores_CV.gather(1, target_C1)
+            total_C1, log_total_C1 = _exponentiate(scores_CV)
+            log_total += log_total_C1.sum()
+            plain += (log_total_C1 - target_score_C1).sum()
             if not any(ctx.needs_input_grad):
                 continue
-            grad_CV = _score_gradient(log_p_CV, target_C1, smoothing)
-            if isinstance(gradient_scale, Tensor) or gradient_scale != 1:
-                grad_CV *= gradient_scale
+            # Probabilities are exponentials / total. Dividing rows of width D instead saves a pass over the scores.
+            grad_CV = scores_CV.scatter_add_(1, target_C1, (smoothing - 1) * total_C1)
+            factor_C1 = gradient_scale / total_C1
+            if compute_dtype.itemsize == 2:  # which would round them
+                grad_CV, factor_C1 = grad_CV.mul_(factor_C1).to(compute_dtype), torch.ones_like(factor_C1)
+            factor_C1 = factor_C1.to(compute_dtype)
             if grad_bias_V is not None:
-                grad_bias_V += grad_CV.sum(0)
-            grad_CV = grad_CV.to(compute_dtype)
+                grad_bias_V += (grad_CV.T @ factor_C1)[:, 0]
             if grad_states_ND is not None:
-                torch.mm(grad_CV, weight, out=grad_states_ND[chunk])
+                torch.mm(grad_CV, weight, out=grad_states_ND[chunk]).mul_(factor_C1)
             if grad_weight_VD is not None:
-                _add_product(grad_weight_VD, grad_CV.T, states_ND[chunk])
+                _add_product(grad_weight_VD, grad_CV.T, states_ND[chunk] * factor_C1)
+        if grad_states_ND is not None:
+            grad_states_ND -= (push * mean_weight_D).to(compute_dtype)
+        mean_score_sum = sum_of_states_D @ mean_weight_D + (0 if bias is None else N * bias.mean(dtype=torch.float32))
+        smoothed = (1 - smoothing) * plain + smoothing * (log_total - mean_score_sum)
         ctx.save_for_backward(grad_states_ND, grad_weight_VD, grad_bias_V)
         ctx.mark_non_differentiable(plain)
         return smoothed, plain
@@ -104,12 +117,18 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _score_gradient(log_p_CV: Tensor, target_C1: Tensor, smoothing: float) -> Tensor:
-    """Computes softmax minus the smoothed target distribution, in the memory of the log-probabilities."""
-    grad_CV = log_p_CV.exp_()
-    if smoothing:
-        grad_CV -= smoothing / grad_CV.shape[1]
-    return grad_CV.scatter_add_(1, target_C1, grad_CV.new_full(target_C1.shape, smoothing - 1))
+def _exponentiate(scores_CV: Tensor) -> tuple[Tensor, Tensor]:
+    """Turns scores into exp(score - largest score), in place; returns their totals [C, 1] and log of sum of exp(score).
+
+    A few rows at a time, which stay in the cache of a core between the passes.
+    """
+    num_rows = _ROWS_IN_CACHE if scores_CV.device.type == "cpu" else len(scores_CV)
+    totals, log_totals = [], []
+    for rows_RV in torch.split(scores_CV, num_rows):
+        largest_R1 = rows_RV.amax(1, keepdim=True)
+        totals.append(rows_RV.sub_(largest_R1).exp_().sum(1, keepdim=True))
+        log_totals.append(totals[-1].log() + largest_R1)
+    return torch.cat(totals), torch.cat(log_totals)
 
 
 def _autocast_dtype(device_type: str) -> torch.dtype | None:

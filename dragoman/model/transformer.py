@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from dragoman.model.attention import Dropout, KeyValueCache, padding_mask
+from dragoman.model.attention import KeyValueCache, padding_mask
+from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer, build_norm
 from dragoman.model.shape import ModelShape
 from dragoman.run.config import Positions
@@ -40,14 +41,14 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.decoder_layers))
         self.norm = build_norm(shape) if shape.norm == "pre" else nn.Identity()
 
-    def project_memory(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Computes keys and values of the source, one pair per layer."""
+    def project_memory(self, memory_BSD: Tensor) -> list[Tensor]:
+        """Computes keys and values of the source, packed, for each layer."""
         return [layer.cross_attention.project_memory(memory_BSD) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
         self,
         x_BTD: Tensor,
-        memories: list[tuple[Tensor, Tensor]],
+        memories: list[Tensor],
         mask_B11S: Tensor | None,
         caches: list[KeyValueCache] | None = None,
     ) -> Tensor:
@@ -58,13 +59,12 @@ class Decoder(nn.Module):
         return decoded
 
     def attention_to_source(
-        self, layer_index: int, x_BTD: Tensor, memories: list[tuple[Tensor, Tensor]], mask_B11S: Tensor | None
+        self, layer_index: int, x_BTD: Tensor, memories: list[Tensor], mask_B11S: Tensor | None
     ) -> Tensor:
         """Returns the weights [B, T, S] with which one layer attends to the source, mean over its heads."""
         for layer, memory in zip(self.layers[:layer_index], memories, strict=False):
             x_BTD = layer(x_BTD, memory, mask_B11S)
-        layer, (keys_BHSK, _) = self.layers[layer_index], memories[layer_index]
-        weights_BTS: Tensor = layer.attention_to_source(x_BTD, keys_BHSK, mask_B11S)  # type: ignore[operator]
+        weights_BTS: Tensor = self.layers[layer_index].attention_to_source(x_BTD, memories[layer_index], mask_B11S)  # type: ignore[operator]
         return weights_BTS
 
 
@@ -72,7 +72,7 @@ class Decoder(nn.Module):
 class DecodingState:
     """The state of decoding one batch, between steps."""
 
-    memories: list[tuple[Tensor, Tensor]]
+    memories: list[Tensor]
     mask_B11S: Tensor | None
     caches: list[KeyValueCache]
     num_decoded: int = 0
@@ -84,7 +84,7 @@ class DecodingState:
 
     def select_sources(self, rows: Tensor) -> None:
         """Keeps the given sources; the others are finished."""
-        self.memories = [(keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in self.memories]
+        self.memories = [memory_2BHSK.index_select(1, rows) for memory_2BHSK in self.memories]
         if self.mask_B11S is not None:
             self.mask_B11S = self.mask_B11S.index_select(0, rows)
 
@@ -150,7 +150,7 @@ class Transformer(nn.Module):
         embedded_BTD = self._embed(target_BT, self.target_embedding)
         return self.decoder.attention_to_source(self.shape.alignment_layer, embedded_BTD, memories, mask_B11S)
 
-    def _encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+    def _encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> tuple[list[Tensor], Tensor | None]:
         """Returns keys and values of the source for each decoder layer, and the padding mask."""
         mask_B11S = padding_mask(source_lengths_B, source_BS.shape[1], source_BS.device)
         table_VD = self.target_embedding if self.source_embedding is None else self.source_embedding

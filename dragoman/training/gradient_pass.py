@@ -1,4 +1,4 @@
-"""Forward and backward of a rank's virtual workers; a batch for which memory is too small is computed in pieces.
+"""Forward and backward of a rank's virtual workers; a batch that is large for the memory is computed in pieces.
 
 Pieces are halves, or halves of halves: the loss is a sum, so their gradients add up to that of the whole batch. Only
 dropout differs: a piece draws masks of its own, which depend on how its batch was cut and on nothing else.
@@ -15,10 +15,12 @@ from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.heartbeat import beat
 from dragoman.cluster.step_clock import Part, StepClock
 from dragoman.corpus.batching import MicroBatch
-from dragoman.model.device import free_unused_memory
+from dragoman.model.device import free_unused_memory, is_accelerator
 from dragoman.model.loss import LossSums
 
 Forward = Callable[[MicroBatch, float | Tensor], LossSums]
+_CPU_PIECE_POSITIONS = 2_048
+"""Larger batches are cut on a CPU: their pieces need a fraction of the memory, and less padding."""
 _NEXT_LIMIT = 0.9
 """After a failure, batches above this share of the failed one are cut too: they would hardly fit."""
 
@@ -65,7 +67,7 @@ class GradientPass:
 
     def __init__(self, forward: Forward, gradients: GradientSum, clock: StepClock, seed: int) -> None:
         self._forward, self._gradients, self._clock, self._seed = forward, gradients, clock, seed
-        self.largest_size: float = float("inf")
+        self.largest_size: float = float("inf") if is_accelerator(gradients.flat.device) else _CPU_PIECE_POSITIONS
         """Padded positions up to which a batch is computed as a whole."""
 
     def add(

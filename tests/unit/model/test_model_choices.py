@@ -331,19 +331,19 @@ def _loss_on_first_sentence(model: Transformer) -> float:
 
 
 def kept_values(shape: ModelShape) -> int:
-    """Counts the values that forward keeps for backward, besides weights."""
-    torch.manual_seed(0)
-    model = Transformer(shape).train()
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    """Counts the values that forward keeps for backward, besides weights, where no kernel is made for the device."""
+    model = Transformer(shape).to("meta").train()
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in weights:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
+        if tensor.untyped_storage()._cdata not in weights:
+            kept[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
+    source, lengths, target = build_batch(shape, lengths=(40,) * 5, target_length=40)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        states = model(*build_batch(shape, lengths=(40,) * 5, target_length=40))
+        states = model(source.to("meta"), lengths, target.to("meta"))
     num_values = sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values())
     del states
     return num_values
