@@ -161,7 +161,7 @@ class Int4(_InBlocks):
     _largest, _bytes_per_block = 7.0, BLOCK // 2
 
     def _pack(self, numbers: Tensor, rows: Tensor) -> None:
-        first, second = (numbers.to(torch.int8) + int(self._largest)).view(torch.uint8).split(BLOCK // 2, 1)
+        first, second = (numbers.to(torch.int8) + int(self._largest)).view(torch.uint8).chunk(2, 1)
         torch.add(first, second, alpha=16, out=rows)
 
     def _unpack(self, rows: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class BatchGrowth:
         """Returns the growth that the numbers of a [training] table say; without growth where they make no sense."""
         full, doubling = training.get("global_batch_tokens", 1), training.get("batch_doubling_steps", 1)
         first = min(training.get("first_batch_tokens") or full, full)
-        is_sound = 1 <= first and full < math.inf and 1 <= doubling < math.inf
+        is_sound = first >= 1 and full < math.inf and 1 <= doubling < math.inf
         return cls(int(first), int(full), int(doubling)) if is_sound else cls(1, 1)
 
     def tokens_at(self, step: int) -> int:

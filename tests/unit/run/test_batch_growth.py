@@ -67,7 +67,7 @@ def test_a_damaged_table_has_no_growth(damaged):
 
 def test_a_first_batch_with_fewer_tokens_than_virtual_workers_is_refused():
     training = {"global_batch_tokens": 4_096, "virtual_workers": 4, "first_batch_tokens": 3}
-    with pytest.raises(UsageError, match="first_batch_tokens must be 0, or at least training.virtual_workers"):
+    with pytest.raises(UsageError, match=r"first_batch_tokens must be 0, or at least training\.virtual_workers"):
         build_settings({"data": {"prepared": "p"}, "training": training})
 
 
