@@ -37,6 +37,7 @@ REQUIRED_RATIOS = {(REFERENCE, 2): 1.3, ("eole", 2): 2.0, ("eole", 1): 1.6}
 """Our speed divided by another's, by its name and the number of threads."""
 REQUIRED_SHARE = 0.6
 """Share of the machine's matmul peak."""
+_ERROR_LENGTH = 2_000
 FLOP_FORMULA = (
     "FLOP per target token = 3 · 2 · (target weights + source weights · source tokens / target tokens); "
     "3 = forward + two products of backward, 2 = multiply and add; "
@@ -53,10 +54,12 @@ class Contestant:
         # OpenMP reads the number of threads from the environment before torch can set it.
         environment = os.environ | {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads)}
         self._name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process; peers write long logs
         self._process = subprocess.Popen(
             [*command, str(num_threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             cwd=REPOSITORY,
             env=environment,
@@ -68,6 +71,7 @@ class Contestant:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+        self._errors.close()
 
     def turn(self, num_steps: int) -> Figures:
         """Makes it train for a number of steps and waits for its figures."""
@@ -80,7 +84,9 @@ class Contestant:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise UserError(f"The contestant {self._name!r} ended early; its error is above.")
+            self._errors.seek(0)
+            last = self._errors.read().decode(errors="replace")[-_ERROR_LENGTH:]
+            raise UserError(f"The contestant {self._name!r} ended early:\n{last}")
         figures: Figures = json.loads(answer)
         return figures
 
