@@ -66,7 +66,7 @@ class Variant:
     rate_factor: float = 1.0
 
 
-CONSTANT = ("training.first_batch_tokens=0",)
+CONSTANT = ("training.initial_batch_tokens=0",)
 VARIANTS = {
     "chosen": Variant(),
     "constant": Variant(CONSTANT),

@@ -281,7 +281,7 @@ def _choose_pool_size(length_counts: Mapping[int, int], settings: BatchSettings)
 def _nothing_usable(settings: BatchSettings, no_pair: str) -> UserError:
     return UserError(
         f"{no_pair} has at most {settings.longest_used} subwords per side. Raise data.max_tokens, or give each virtual "
-        "worker more tokens with training.global_batch_tokens and training.first_batch_tokens."
+        "worker more tokens with training.global_batch_tokens and training.initial_batch_tokens."
     )
 
 

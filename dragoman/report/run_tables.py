@@ -57,7 +57,7 @@ class _TrainingTable(_Table):
     warmup_steps: Count | None = None
     clip_norm: Number | None = None
     global_batch_tokens: Number | None = None
-    first_batch_tokens: Number | None = None
+    initial_batch_tokens: Number | None = None
     batch_doubling_steps: Number | None = None
 
 

@@ -20,7 +20,7 @@ class BatchGrowth:
     def planned(cls, training: Mapping[str, float]) -> "BatchGrowth":
         """Returns the growth that the numbers of a [training] table say; without growth where they make no sense."""
         full, doubling = training.get("global_batch_tokens", 1), training.get("batch_doubling_steps", 1)
-        first = min(training.get("first_batch_tokens") or full, full)
+        first = min(training.get("initial_batch_tokens") or full, full)
         is_sound = first >= 1 and full < math.inf and 1 <= doubling < math.inf
         return cls(int(first), int(full), int(doubling)) if is_sound else cls(1, 1)
 

@@ -148,15 +148,15 @@ class TrainingSettings(SettingsTable):
     """Price of one hour of the whole cluster."""
     global_batch_tokens: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] = 16_384
     """Size of the global batch: padded tokens of the longer side, over all virtual workers."""
-    first_batch_tokens: CountOrZero = 0
+    initial_batch_tokens: CountOrZero = 0
     """Size of the global batch at the start; it then doubles until it is global_batch_tokens, and each time a new epoch
     begins. Small batches make more updates from the same text, which early in training teach more than exact ones.
     Worth it on CPUs of one machine, where a small step costs little more per token. 0: always global_batch_tokens."""
     batch_doubling_steps: Count = 1_000
-    """first_batch_tokens: steps until the batch doubles, and from each doubling to the next."""
+    """initial_batch_tokens: steps until the batch doubles, and from each doubling to the next."""
     virtual_workers: Count = 4
     """Number of fixed slices of the global batch. Workers share them, so there can be at most as many workers."""
-    precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     """Precision of matrix products; weights and gradient sums stay fp32. fp16 scales the loss dynamically. auto: bf16
     where every GPU of the run computes it in hardware, fp16 on older GPUs, fp32 on CPUs; decided before step 1."""
     tf32: Annotated[bool, Field(strict=True)] = True
@@ -210,7 +210,7 @@ class TrainingSettings(SettingsTable):
     @property
     def batch_growth(self) -> BatchGrowth:
         """The size of the global batch at every step."""
-        first = min(self.first_batch_tokens or self.global_batch_tokens, self.global_batch_tokens)
+        first = min(self.initial_batch_tokens or self.global_batch_tokens, self.global_batch_tokens)
         return BatchGrowth(first, self.global_batch_tokens, self.batch_doubling_steps)
 
     @model_validator(mode="after")
@@ -219,8 +219,8 @@ class TrainingSettings(SettingsTable):
             raise ValueError("training.max_cost needs training.price_per_hour")
         if self.global_batch_tokens < self.virtual_workers:
             raise ValueError("training.global_batch_tokens must be at least training.virtual_workers")
-        if 0 < self.first_batch_tokens < self.virtual_workers:
-            raise ValueError("training.first_batch_tokens must be 0, or at least training.virtual_workers")
+        if 0 < self.initial_batch_tokens < self.virtual_workers:
+            raise ValueError("training.initial_batch_tokens must be 0, or at least training.virtual_workers")
         if self.schedule == "transformer" and self.warmup_steps == 0:
             raise ValueError("training.schedule transformer needs training.warmup_steps of at least 1")
         if len(self.boundaries) != len(self.multipliers):

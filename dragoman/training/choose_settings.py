@@ -169,11 +169,11 @@ def _choose_growing_batch(size: CorpusSize, machine: Machine, asked: Mapping[str
     tokens, num_slices = (full.values["training"][name] for name in ("global_batch_tokens", "virtual_workers"))
     smallest = max(_FIRST_BATCH_TOKENS, _FIRST_SLICE_TOKENS * asked.get("virtual_workers", num_slices))
     is_worth_it = not machine.num_gpus and not machine.has_other_hosts and tokens >= _SMALLEST_GROWTH * smallest
-    first = asked.get("first_batch_tokens", smallest if is_worth_it else 0)
+    first = asked.get("initial_batch_tokens", smallest if is_worth_it else 0)
     if not 0 < first < tokens:
         return full
     return Choice(
-        {"training": full.values["training"] | {"first_batch_tokens": first}},
+        {"training": full.values["training"] | {"initial_batch_tokens": first}},
         f"Batches of {first:,} tokens at first, which grow to {tokens:,} (then about "
         f"{max(1, size.num_target_tokens // tokens):,} steps per epoch): early in training, many small updates teach "
         "more than a few exact ones.",
@@ -211,7 +211,7 @@ def _choose_steps(size: CorpusSize, batch: Mapping[str, Any], asked: Mapping[str
 def _plan_growth(batch: Mapping[str, Any], full_steps: int, asked: Mapping[str, Any]) -> BatchGrowth:
     """Returns a growth that ends when `_GROWING_SHARE` of the text is read, of all steps or of those asked for."""
     tokens = batch["global_batch_tokens"]
-    growth = BatchGrowth(min(batch.get("first_batch_tokens") or tokens, tokens), tokens)
+    growth = BatchGrowth(min(batch.get("initial_batch_tokens") or tokens, tokens), tokens)
     num_doublings = growth.full_from_step
     if not num_doublings:
         return growth

@@ -355,7 +355,7 @@ def _timed(settings: Settings) -> Settings:
     """Switches the clock of steps on, whether or not the run uses it, and makes batches full from the first step on."""
     changes = {
         "monitoring": settings.monitoring.model_copy(update={"attribution": True}),
-        "training": settings.training.model_copy(update={"first_batch_tokens": 0}),
+        "training": settings.training.model_copy(update={"initial_batch_tokens": 0}),
     }
     return settings.model_copy(update=changes)
 

@@ -42,7 +42,7 @@ def describe_start(
     if num_more := stream.num_left_out_at_first - stream.num_left_out:
         yield (
             f"{num_more:,} {'more ' if stream.num_left_out else 'training '}pairs are left out at the start: one side "
-            f"has more than the {stream.longest_used_at_first} subwords that training.first_batch_tokens gives each "
+            f"has more than the {stream.longest_used_at_first} subwords that training.initial_batch_tokens gives each "
             "virtual worker. They are used as batches grow."
         )
 

@@ -33,7 +33,7 @@ from dragoman.training.warm_start import WarmStart, merge_model
 _KEPT_ON_RESUME = (
     ("training", "seed"),
     ("training", "global_batch_tokens"),
-    ("training", "first_batch_tokens"),
+    ("training", "initial_batch_tokens"),
     ("training", "batch_doubling_steps"),
     ("training", "virtual_workers"),
     ("training", "freeze"),

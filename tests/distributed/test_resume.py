@@ -20,7 +20,7 @@ def step_to_kill_at() -> int:
     return step
 
 
-GROWING = ("--set", "training.first_batch_tokens=200", "--set", "training.batch_doubling_steps=12")
+GROWING = ("--set", "training.initial_batch_tokens=200", "--set", "training.batch_doubling_steps=12")
 
 
 # Two numbers have one sum; from three ranks on, the order of adding would show.

@@ -37,7 +37,9 @@ def test_three_workers_share_four_virtual_workers_unevenly(
 
 @pytest.mark.slow
 def test_the_number_of_workers_changes_nothing_while_batches_grow(dragoman: Run, config: Path, tmp_path: Path):
-    growing = [f"--set=training.{name}" for name in ("first_batch_tokens=200", "batch_doubling_steps=3", "max_steps=9")]
+    growing = [
+        f"--set=training.{name}" for name in ("initial_batch_tokens=200", "batch_doubling_steps=3", "max_steps=9")
+    ]
     for workers in (1, 4):
         dragoman("train", config, "--workers", workers, "--run-dir", tmp_path / str(workers), *growing)
     alone, together = (train_losses(tmp_path / str(workers)) for workers in (1, 4))

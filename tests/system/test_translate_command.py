@@ -140,11 +140,11 @@ def test_formats_columns_and_compressed_files(trained_run: Path, tmp_path: Path)
 def test_demands_are_met(trained_run: Path, tmp_path: Path):
     text = tmp_path / "a.en"
     text.write_text(f"{LINE}\n")
-    plain = call_dragoman("translate", trained_run, text).stdout.split()
+    last = call_dragoman("translate", trained_run, text).stdout.split()[-1]
     begun = call_dragoman("translate", trained_run, text, "--prefix", "Das Haus", "--require", "Lehrer").stdout
     assert begun.startswith("Das Haus")
     assert "Lehrer" in begun
-    assert plain[1] not in call_dragoman("translate", trained_run, text, "--forbid", plain[1]).stdout.split()
+    assert last not in call_dragoman("translate", trained_run, text, "--forbid", last).stdout.split()
     drawn = [call_dragoman("translate", trained_run, text, "--sample", "--seed", seed).stdout for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]

@@ -129,7 +129,7 @@ def _explain_schedule(settings: TrainingSettings, width: int | None) -> list[str
 
 def _describe_decay(settings: TrainingSettings) -> str:
     decay = settings.decay_steps or max(1, settings.max_steps - settings.warmup_steps)
-    is_growing = bool(settings.first_batch_tokens and settings.decay_steps)
+    is_growing = bool(settings.initial_batch_tokens and settings.decay_steps)
     steps = "steps of full batches" if is_growing else "steps"
     match settings.schedule:
         case "cosine" | "polynomial":

@@ -10,6 +10,6 @@ from dragoman.launch.hosts import LaunchPlan
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     """Stands in for the supervisor: collects the plans it is given and starts no workers."""
     found: list[LaunchPlan] = []
-    monkeypatch.setattr(launcher, "supervise", lambda plan, _status, _say: found.append(plan) or "signal")
+    monkeypatch.setattr(launcher, "supervise", lambda plan, *_others: found.append(plan) or "signal")
     monkeypatch.setattr(launcher, "write_end_report", lambda _run, _settings: None)
     return found

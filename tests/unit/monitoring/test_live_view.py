@@ -480,4 +480,4 @@ def test_a_long_run_is_opened_and_drawn_with_little_work(run: RunFolder, console
             moments.append(time.process_time())
     opening, *redrawing = (after - before for before, after in pairwise(moments))
     assert opening < 1.0
-    assert min(redrawing) < 0.02
+    assert min(redrawing) < 0.06  # reading the files again would take ten times as long

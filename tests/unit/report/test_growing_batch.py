@@ -8,7 +8,7 @@ from dragoman.report.evidence import read_evidence
 from dragoman.report.findings import Findings
 from dragoman.run.folder import RunFolder
 
-GROWTH = {"global_batch_tokens": 4_096, "first_batch_tokens": 1_024, "batch_doubling_steps": 100, "max_steps": 800}
+GROWTH = {"global_batch_tokens": 4_096, "initial_batch_tokens": 1_024, "batch_doubling_steps": 100, "max_steps": 800}
 
 
 def record(step: int) -> dict[str, object]:

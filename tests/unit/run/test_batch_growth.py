@@ -54,22 +54,22 @@ def test_the_steps_within_an_amount_are_as_many_as_fit(growth, full_steps):
     [
         {},
         {"global_batch_tokens": -5},
-        {"first_batch_tokens": -9e9},
+        {"initial_batch_tokens": -9e9},
         {"batch_doubling_steps": 0.0},
         {"global_batch_tokens": math.inf},
     ],
 )
 def test_a_damaged_table_has_no_growth(damaged):
-    values = {"global_batch_tokens": 4_096, "first_batch_tokens": 1_024, "batch_doubling_steps": 10}
+    values = {"global_batch_tokens": 4_096, "initial_batch_tokens": 1_024, "batch_doubling_steps": 10}
     assert BatchGrowth.planned(values) == BatchGrowth(1_024, 4_096, 10)
     assert BatchGrowth.planned(values | damaged if damaged else {}) == BatchGrowth(1, 1)
 
 
 def test_a_first_batch_with_fewer_tokens_than_virtual_workers_is_refused():
-    training = {"global_batch_tokens": 4_096, "virtual_workers": 4, "first_batch_tokens": 3}
-    with pytest.raises(UsageError, match=r"first_batch_tokens must be 0, or at least training\.virtual_workers"):
+    training = {"global_batch_tokens": 4_096, "virtual_workers": 4, "initial_batch_tokens": 3}
+    with pytest.raises(UsageError, match=r"initial_batch_tokens must be 0, or at least training\.virtual_workers"):
         build_settings({"data": {"prepared": "p"}, "training": training})
 
 
 def test_a_first_batch_that_is_larger_than_all_others_does_not_grow():
-    assert TrainingSettings(first_batch_tokens=5_000, global_batch_tokens=4_096).batch_growth.full_from_step == 0
+    assert TrainingSettings(initial_batch_tokens=5_000, global_batch_tokens=4_096).batch_growth.full_from_step == 0

@@ -49,7 +49,7 @@ def test_the_cap_cuts_the_peak_and_nothing_else():
 def test_a_decay_follows_the_text_seen_where_the_batch_grows(schedule):
     shared = {"schedule": schedule, "learning_rate": 1.0, "warmup_steps": 0, "global_batch_tokens": 4_096}
     # 40 quarter steps and 40 half ones are 30 full ones; 70 more make 100.
-    growing = build(max_steps=150, first_batch_tokens=1_024, batch_doubling_steps=40, **shared)
+    growing = build(max_steps=150, initial_batch_tokens=1_024, batch_doubling_steps=40, **shared)
     constant = build(max_steps=100, **shared)
     for step, full_steps in ((0, 0), (40, 10), (80, 30), (115, 65), (150, 100), (170, 120)):
         assert growing(step) == pytest.approx(constant(full_steps))

@@ -111,7 +111,7 @@ def test_nothing_is_suggested_that_is_not_near(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
-        ("training.batch_tokens", "'training.global_batch_tokens'"),
+        ("training.batch_tokens", "'training.global_batch_tokens' or 'training.initial_batch_tokens'"),
         ("training.warmup", "'training.warmup_steps'"),
         ("training.dropout", "'model.dropout'"),
         ("training.Max_Steps", "'training.max_steps'"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dragoman.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from dragoman.model import attention, loss
+from dragoman.model import attention, cpu_attention, loss
 from dragoman.selftest import numerics
 from dragoman.selftest.numerics import check_kernels, check_precisions, random_batch
 
@@ -29,40 +29,51 @@ def test_this_cpu_computes_rightly():
 
 
 def test_attention_that_ignores_the_padding_mask_is_found(monkeypatch: pytest.MonkeyPatch):
-    real = attention.scaled_dot_product_attention
+    real = cpu_attention._mask_as_bias
 
-    def without_mask(*tensors: torch.Tensor, attn_mask: torch.Tensor | None = None, **options: object) -> torch.Tensor:
-        is_exact = tensors[0].dtype == torch.float64
-        return real(*tensors, attn_mask=attn_mask if is_exact else None, **options)
+    def without_mask(packed: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> torch.Tensor | None:
+        is_exact = packed.dtype == torch.float64
+        return real(packed, mask if is_exact else None, is_causal)
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", without_mask)
+    monkeypatch.setattr(cpu_attention, "_mask_as_bias", without_mask)
     outcome = check_kernels(CPU)
     assert outcome.state == "failed"
     assert "cannot be trusted" in outcome.why
 
 
+def test_decoding_that_ignores_the_padding_mask_is_found(monkeypatch: pytest.MonkeyPatch):
+    real = attention.scaled_dot_product_attention
+
+    def without_mask(query: torch.Tensor, *others: torch.Tensor, **options: object) -> torch.Tensor:
+        is_one_position = query.shape[2] == 1
+        return real(query, *others, **options | ({"attn_mask": None} if is_one_position else {}))
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", without_mask)
+    outcome = check_kernels(CPU)
+    assert outcome.state == "failed"
+    assert "step by step" in outcome.why
+
+
 def test_a_wrong_gradient_of_the_loss_is_found(monkeypatch: pytest.MonkeyPatch):
-    real = loss._score_gradient
-    monkeypatch.setattr(loss, "_score_gradient", lambda *values: real(*values).mul_(1.001))
+    real = loss._add_product
+    monkeypatch.setattr(loss, "_add_product", lambda total, left, right: real(total, left * 1.001, right))
     outcome = check_kernels(CPU)
     assert outcome.state == "failed"
     assert outcome.figures["loss_error"] < 1e-5 < outcome.figures["gradient_error"]
 
 
 def test_products_of_few_digits_are_found(monkeypatch: pytest.MonkeyPatch):
-    real = attention.scaled_dot_product_attention
+    real = cpu_attention._product
 
-    def rounded(query: torch.Tensor, *others: torch.Tensor, **options: object) -> torch.Tensor:
-        if query.dtype == torch.float32:
-            query = query.bfloat16().float()
-        return real(query, *others, **options)
+    def rounded(left: torch.Tensor, *others: object, **options: object) -> torch.Tensor:
+        return real(left.bfloat16().float() if left.dtype == torch.float32 else left, *others, **options)
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", rounded)
+    monkeypatch.setattr(cpu_attention, "_product", rounded)
     assert check_kernels(CPU).state == "failed"
 
 
 def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention.KeyValueCache, "append", lambda self, keys, values: (keys, values))
+    monkeypatch.setattr(attention.KeyValueCache, "append", lambda self, keys_and_values: keys_and_values)
     outcome = check_kernels(CPU)
     assert outcome.state == "failed"
     assert "step by step" in outcome.why

@@ -73,8 +73,8 @@ def test_small_batches_at_first_read_the_larger_part_of_the_text(num_pairs, aske
         (Machine(8, 0, has_other_hosts=True), {}),
         (Machine(16, 0, num_workers=16), {}),  # slices of the batch would be too short for long sentences
         (LAPTOP, {"global_batch_tokens": 1_500}),
-        (LAPTOP, {"first_batch_tokens": 0}),
-        (LAPTOP, {"first_batch_tokens": 9_000}),
+        (LAPTOP, {"initial_batch_tokens": 0}),
+        (LAPTOP, {"initial_batch_tokens": 9_000}),
     ],
 )
 def test_batches_do_not_grow_where_small_ones_would_not_pay(machine, asked):
@@ -89,10 +89,10 @@ def test_a_single_growth_is_described_as_one():
 
 
 def test_a_growth_that_was_asked_for_is_kept():
-    asked = {"training": {"first_batch_tokens": 512, "batch_doubling_steps": 70, "virtual_workers": 2}}
+    asked = {"training": {"initial_batch_tokens": 512, "batch_doubling_steps": 70, "virtual_workers": 2}}
     tables, _ = choose_settings(CorpusSize(29_000, 15 * 29_000), Machine(8, 1), Path("p"), asked)
     training = build_settings(tables).training
-    assert (training.first_batch_tokens, training.batch_doubling_steps) == (512, 70)
+    assert (training.initial_batch_tokens, training.batch_doubling_steps) == (512, 70)
     assert training.batch_growth.full_from_step == 210 < training.max_steps
 
 
