@@ -5,12 +5,16 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from program import Run, run_dragoman
+
+LONGER_TESTS_END = "LONGER_TESTS_END"
+"""Environment variable: the time, in seconds since 1970, after which no longer test begins."""
 
 # Threads that wait must not keep cores busy: other tests run at the same time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -37,6 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("timeout")
         limits[item.path] = max(limits.get(item.path, 0.0), float(marker.args[0]) if marker else 0.0)
     items.sort(key=lambda item: limits[item.path], reverse=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips longer tests once their time is used up: on a slow machine, some proofs are better than no result."""
+    end = float(os.environ.get(LONGER_TESTS_END, "inf"))
+    if item.get_closest_marker("slow") and time.time() > end:
+        pytest.skip(f"the time for longer tests is used up ({LONGER_TESTS_END})")
 
 
 @pytest.fixture(autouse=True, scope="session")
