@@ -69,6 +69,11 @@ class History:
         """Whether the summary came that the Trainer writes when training is over."""
         return self._summary is not None
 
+    @property
+    def summary_step(self) -> int | None:
+        """The step of that summary."""
+        return None if self._summary is None else self._summary[0]
+
     def finish(self) -> None:
         """Adds the facts that need the whole history."""
         self.write_evaluation()

@@ -105,6 +105,8 @@ class HfReader:
             run.facts["num_ranks"] = announced["_batch"] // per_rank
         if self._bar is not None:
             run.facts["steps_done"] = max(self._bar[0], run.newest_step or 0)
+        elif (step := self._history.summary_step) is not None and step > (run.newest_step or 0):
+            run.facts["steps_done"] = step
         if self._num_steps is not None and "steps_planned" not in run.facts:
             run.add_settings("training", max_steps=self._num_steps)
         self._history.finish()

@@ -45,7 +45,7 @@ _START_MARKS = (
 )
 _EARLY_STOP = "Training stopped early because the dev set did not improve any more."
 _STEPS_ARE_MISSING = (
-    "The log ends when the model was built. Eole may write its training steps to the terminal only: "
+    "The log shows no step of training. Eole may write its training steps to the terminal only: "
     "add the saved terminal output or the TensorBoard files."
 )
 _SAME_LOSS = 0.06
@@ -106,6 +106,10 @@ class OpenNmtReader:
         run = self._run
         self._flush_evaluation()
         newest = run.newest_step
+        planned = run.facts.get("steps_planned")
+        if self._is_finished is None and planned and self._saved_step == planned:
+            self._is_finished = True
+            run.end_launch("finished", f"The checkpoint of the last planned step, {planned:,}, was saved.")
         if self._is_finished is not None:
             run.facts["is_finished"] = self._is_finished
         if newest is not None or self._saved_step:
@@ -113,7 +117,7 @@ class OpenNmtReader:
         self._add_log_interval()
         has_ended = bool(run.launches) and run.launches[-1].end != "unknown"
         if run.trainer == EOLE and self._is_model_built and run.is_empty and not has_ended:
-            run.facts["is_cut"] = True
+            run.facts["has_unread_steps" if self._saved_step else "is_cut"] = True
             run.note(_STEPS_ARE_MISSING)
         run.facts["loss_unit"] = "nats per token"
         run.facts["step_time_includes_evaluation"] = not self._are_pauses_known

@@ -182,6 +182,13 @@ def test_any_number_can_be_read(text):
     assert is_sound(read(*lines, *START[:6], LOSS.replace("0.5", text)))
 
 
+def test_a_summary_alone_tells_the_number_of_steps():
+    run = read(
+        "{'train_runtime': '45.86', 'train_steps_per_second': '0.087', 'train_loss': '8.757', 'epoch': '0.1053'}"
+    )
+    assert (run.facts["steps_done"], run.facts["is_finished"]) == (4, True)
+
+
 def test_entries_without_a_bar_are_numbered_by_their_epochs_if_the_summary_tells_the_steps():
     run = read(
         "{'loss': 3.0, 'learning_rate': 1e-4, 'epoch': 0.5}",

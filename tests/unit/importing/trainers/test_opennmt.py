@@ -222,6 +222,16 @@ def test_a_log_file_of_eole_without_steps_is_cut():
     assert read(*(line for line in LOG_FILE if "parameters" in line or "bos_token" in line)).facts["is_cut"] is True
 
 
+@pytest.mark.parametrize(("planned", "is_finished"), [(4, True), (9, None)])
+def test_a_run_shorter_than_its_log_interval_is_known_by_its_checkpoints(planned, is_finished):
+    saved = "[2026-11-18 21:18:37,745 INFO] Saving optimizer and weights to step_4, and symlink to job/model"
+    is_built = [line for line in LOG_FILE if "parameters" in line or "bos_token" in line]
+    run = read(f"[2026-11-18 21:13:07,175 INFO] Train steps: {planned}", *is_built, saved)
+    assert run.facts["steps_done"] == 4
+    assert run.facts.get("is_finished") is is_finished
+    assert "is_cut" not in run.facts
+
+
 def test_early_stopping_ends_a_run():
     run = read(*START, *STEPS, "[2020-02-09 07:33:28,002 INFO] Training finished after not improving. Early Stop!")
     assert run.facts["is_finished"] is True
