@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files are distributed over processes, so that tests that wait do not delay the others.
 PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
+# What failed beside other tests runs once more alone, whatever the time: a busy machine must not decide.
+ALONE := --last-failed --last-failed-no-failures none
 
 .PHONY: help setup demo test test-all check bench soak rig clean
 help: ## list these commands
@@ -27,11 +29,13 @@ demo: setup ## train a translator on the corpus inside the package (about 3 minu
 	$(BIN)/dragoman demo
 
 test: setup ## the tests, under 5 minutes on 2 cores
-	$(BIN)/pytest -m "not slow" $(PARALLEL) logical --maxprocesses 4
+	$(BIN)/pytest -m "not slow" $(PARALLEL) logical --maxprocesses 4 || $(BIN)/pytest -m "not slow" $(ALONE)
 
 test-all: test ## the tests, then the longer ones; those marked serial have the machine to themselves
-	$(BIN)/pytest -m "slow and not serial" $(PARALLEL) 4  # they wait more than they compute
-	$(BIN)/pytest -m "slow and serial"
+	# Four at a time: they wait more than they compute.
+	$(BIN)/pytest -m "slow and not serial" $(PARALLEL) 4 || \
+		LONGER_TESTS_END=inf $(BIN)/pytest -m "slow and not serial" $(ALONE)
+	$(BIN)/pytest -m "slow and serial" || LONGER_TESTS_END=inf $(BIN)/pytest -m "slow and serial" $(ALONE)
 
 check: setup ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
