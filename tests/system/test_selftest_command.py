@@ -31,11 +31,12 @@ def test_the_whole_test_passes_on_this_machine(tmp_path: Path):
         "memory",
         "kernels",
         "precision",
+        "updates",
         "workers",
         "resume",
         "collectives",
     ]
     # How fast, how large and how well connected a busy machine is does not decide whether it computes rightly.
-    assert {states[name] for name in ("device", "kernels", "precision", "workers", "resume")} == {"passed"}
+    assert {states[name] for name in ("device", "kernels", "precision", "updates", "workers", "resume")} == {"passed"}
     assert result["is_passed"]
     assert result["stages"]["workers"]["figures"]["largest_loss_difference"] <= 1e-4
