@@ -15,8 +15,9 @@ from dragoman.model.dropout import Dropout
 
 
 def is_faster(packed: Tensor) -> bool:
-    """Whether attention is computed here: in training, unless in half precision, for which torch has better kernels."""
-    return torch.is_grad_enabled() and packed.device.type == "cpu" and packed.dtype in (torch.float32, torch.float64)
+    """Whether attention is computed here: in training, unless torch compiles it, or has better kernels (fp16, bf16)."""
+    is_training = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return is_training and packed.device.type == "cpu" and packed.dtype in (torch.float32, torch.float64)
 
 
 def attend(

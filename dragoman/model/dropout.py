@@ -42,21 +42,21 @@ class Dropout(nn.Module):
         """Drops elements of x; returns x itself outside training."""
         if not self.is_active:
             return x
-        if x.device.type != "cpu":
+        if not _has_own_kernels(x):
             return torch.dropout(x, self.probability, train=True)
         dropped: Tensor = _Drop.apply(x, *self.draw(x.shape))  # type: ignore[no-untyped-call]
         return dropped
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Returns residual + dropped x."""
-        if not self.is_active or x.device.type != "cpu":
+        if not self.is_active or not _has_own_kernels(x):
             return residual + self.forward(x)
         added: Tensor = _AddDropped.apply(residual, x, *self.draw(x.shape))  # type: ignore[no-untyped-call]
         return added
 
     def relu(self, x: Tensor) -> Tensor:
         """Returns dropped relu(x); may use the memory of x, which must be the result of an operation."""
-        if not self.is_active or x.device.type != "cpu":
+        if not self.is_active or not _has_own_kernels(x):
             return self.forward(torch.relu(x))
         dropped: Tensor = _DropRelu.apply(x, *self.draw(x.shape))  # type: ignore[no-untyped-call]
         return dropped
@@ -71,6 +71,11 @@ class Dropout(nn.Module):
         words = generator.random_raw(-(-num_elements // _BYTES_PER_WORD))
         mask = torch.from_numpy(words.view(np.uint8))[:num_elements].view(shape).ge_(num_dropped_levels)
         return Kept(mask, _LEVELS / (_LEVELS - num_dropped_levels))
+
+
+def _has_own_kernels(x: Tensor) -> bool:
+    """Whether the functions below compute: on a CPU, unless torch compiles, which joins passes by itself."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class _Drop(torch.autograd.Function):

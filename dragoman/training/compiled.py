@@ -75,9 +75,8 @@ class CompiledModel:
 
     def __init__(self, model: Transformer, sizes: FixedSizes) -> None:
         require_compiler(model.target_embedding.device)
-        # Not at the top: it takes over a second, and few runs compile. quick_torch leaves the second one out.
+        # Not at the top: it takes over a second, and few runs compile.
         import torch._dynamo.config
-        import torch._meta_registrations
 
         # Beyond these numbers torch would silently go on without compiled kernels.
         torch._dynamo.config.recompile_limit = 1_000
