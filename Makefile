@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt install_torch.py
 demo: setup ## train a translator on the corpus inside the package (about 3 minutes)
 	$(BIN)/dragoman demo
 
-test: setup ## the tests, under 5 minutes on 2 cores
+test: setup ## the tests, 4 to 12 minutes on 2 cores
 	$(BIN)/pytest -m "not slow" $(PARALLEL) logical --maxprocesses 4 || $(BIN)/pytest -m "not slow" $(ALONE)
 
 test-all: test ## the tests, then the longer ones; those marked serial have the machine to themselves

@@ -348,12 +348,8 @@ def _quarter(batch: MicroBatch) -> MicroBatch:
 
 def _time_batch(learner: Learner, batch: MicroBatch) -> float:
     """Times one forward and backward; the next step clears its gradient."""
-    _wait_for_device(learner)
+    wait_for_device(learner.gradients.flat.device)
     begin = time.perf_counter()
     learner.forward(batch, learner.loss_scale.value).smoothed.backward()  # type: ignore[no-untyped-call]
-    _wait_for_device(learner)
-    return time.perf_counter() - begin
-
-
-def _wait_for_device(learner: Learner) -> None:
     wait_for_device(learner.gradients.flat.device)
+    return time.perf_counter() - begin
