@@ -141,7 +141,7 @@ def test_ranks_sum_whatever_the_bytes_of_the_ports_are(train_together, begin):
 
 
 def test_ports_of_the_range_that_are_taken_are_skipped(train_together):
-    ports = free_range(8)
+    ports = free_range(16)
     with ExitStack() as stack:
         for port in ports[::2]:
             stack.enter_context(socket.create_server((LOOPBACK, port)))

@@ -26,6 +26,8 @@ from dragoman.training.stopping import StopConditions, StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 from dragoman.translation.chosen_weights import load_chosen_weights
 
+pytestmark = pytest.mark.usefixtures("every_checkpoint_is_saved")
+
 NEW_KEYS = ("weights", "average", "progress")
 """What earlier programs did not write into state.json."""
 

@@ -23,6 +23,8 @@ from dragoman.training.spent_time import Launch, SpentTime
 from dragoman.training.stopping import StepTimer, StopConditions, StopNotice, StopReason
 from dragoman.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("every_checkpoint_is_saved")
+
 
 class Listener(Watcher):
     """Remembers what was said."""
