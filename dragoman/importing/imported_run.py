@@ -146,6 +146,11 @@ class ImportedRun:
             current = self._append_launch(time)
         current.is_announced = True
 
+    def drop_idle_launch(self) -> None:
+        """Forgets the current launch if it follows another and trained nothing: it only evaluates the model."""
+        if len(self.launches) > 1 and self.launches[-1].last_step is None:
+            self.launches.pop()
+
     def end_launch(self, end: str, reason: str | None = None) -> None:
         """Says how the current launch ended, if any has begun: finished, failed or stopped; None keeps the reason."""
         if self.launches:

@@ -165,7 +165,7 @@ def set_clock(run: ImportedRun) -> None:
     if any("time" in record for record in run.records):
         run.facts.setdefault("clock", "log")
         return
-    start = run.facts.get("started", 0.0)
+    start = run.facts.get("started") or 0.0
     has_seconds = any("training_seconds" in record for record in run.records)
     run.facts.setdefault("clock", "log" if has_seconds else "reconstructed")
     seconds, before = 0.0, None

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeGuard
 
+from dragoman.importing.files.notebooks import MAX_NOTEBOOK_BYTES, is_notebook, output_of
 from dragoman.importing.files.unpacking import PackedFile
 from dragoman.run.records import LARGEST_NUMBER
 
@@ -42,7 +43,7 @@ class LogText:
     """Iterates over the lines of a file without their ends, terminal escapes and tags of mpirun.
 
     The file may be packed; a damaged archive is read up to the damage. A carriage return ends a line too: progress
-    bars write nothing else.
+    bars write nothing else. Of a notebook, the lines are what its cells printed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +58,7 @@ class LogText:
 
     def __iter__(self) -> Iterator[str]:
         rest = b""
-        for chunk in _to_utf8(self._bounded()):
+        for chunk in _printed(_to_utf8(self._bounded())):
             lines, rest = _split_lines(rest + chunk)
             yield from map(_without_decoration, lines)
         # The last line of a cut archive is left out: its last number may be cut too.
@@ -91,6 +92,23 @@ def _to_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
     for chunk in chain([head], chunks):
         # PowerShell writes the mark again where it appends to a file.
         yield decoder.decode(chunk).replace("\ufeff", "").encode("utf-8", errors="replace")
+
+
+def _printed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Replaces a notebook by its output; any other text, and a notebook that was cut off, stays as it is."""
+    head = next(chunks, b"")
+    if not is_notebook(head):
+        yield head
+        yield from chunks
+        return
+    document = bytearray(head)
+    for chunk in chunks:
+        document += chunk
+        if len(document) > MAX_NOTEBOOK_BYTES:
+            break
+    output = output_of(bytes(document)) if len(document) <= MAX_NOTEBOOK_BYTES else None
+    yield bytes(document) if output is None else output
+    yield from chunks
 
 
 def _utf16_of(head: bytes) -> str | None:

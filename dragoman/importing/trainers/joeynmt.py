@@ -36,6 +36,7 @@ _METRIC = re.compile(r"New best validation result \[(\w{1,30})\]", re.ASCII)
 _SIGNATURE = re.compile(r"joeynmt\.metrics - (\S{1,200}\|tok:\S{1,200})$")
 _ENDED = re.compile(r"Training ended (?:since|after) .{1,200}")
 _INTERRUPTED = re.compile(r"Interrupt at epoch (\d{1,9}), step (\d{1,15})", re.ASCII)
+_TEST_SCORE = re.compile(r"(?<!\S)(?:dev|test) \w{1,20}: *\d")
 _FORGOT_TO_DETOKENIZE = "you forgot to detokenize"
 _SAMPLE_PARTS = {"Source:": "source", "Reference:": "reference", "Hypothesis:": "translation"}
 
@@ -222,10 +223,11 @@ class JoeyReader:
             self._read_checkpoint(line, now)
         elif "Saving new checkpoint." in line and self._run.newest_step is not None:
             self._run.add_checkpoint(self._step_of_evaluation(self._run.newest_step), time=now)
-        elif "Decoding on " in line or "Scoring on " in line:
+        elif "Decoding on " in line or "Scoring on " in line or _TEST_SCORE.search(line):
             # From here on the finished model is evaluated, also on the dev set, with other search settings.
             self._flush_evaluation()
             self._is_test = True
+            self._run.drop_idle_launch()
         elif not (self._read_sample(line) or self._read_end(line)):
             self._read_fact(line)
 
@@ -312,7 +314,8 @@ class JoeyReader:
         self._clock.restart()
         if match := _VERSION.search(line):
             self._run.facts["software"] = {"joeynmt": match[1]}
-        self._run.facts.setdefault("started", now)
+        if now is not None:
+            self._run.facts.setdefault("started", now)
 
     def _read_statistics(self, line: str) -> None:
         """Reads a line of the block "Train stats:", which later versions call "Train config:"."""

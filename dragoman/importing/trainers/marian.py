@@ -315,7 +315,8 @@ class MarianReader:
     def _read_checkpoint(self, text: str, time: float | None) -> None:
         path = text.rpartition(" to ")[2].partition(" and ")[0]
         match = _ITERATION.search(path)
-        self._clock.save(int(match[1]) if match else None, time)
+        if ".best-" not in path:  # the best model is saved in the middle of a validation
+            self._clock.save(int(match[1]) if match else None, time)
         step = int(match[1]) if match else self._step_of_saving()
         if step is None or step == self._checkpoint_step or path.endswith(_NOT_CHECKPOINTS) or "Saving Ad" in text:
             return

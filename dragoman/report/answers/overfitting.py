@@ -1,5 +1,6 @@
 """Question 3: is the model overfitting?"""
 
+from dragoman.diagnosis.overfitting import SIGNIFICANT
 from dragoman.report.answers.learning import (
     FEWEST_EVALUATIONS,
     describe_evaluations,
@@ -67,11 +68,15 @@ def _overfitting_or_not(findings: Findings) -> tuple[str, str]:
         return answer, f"By the loss, not by {best.by}" if is_clear else "By the loss, yes"
     if found.is_overfitting:
         return f"Yes: {rises}; {use}.", "Yes"
-    no_rise = "the dev loss does not rise more than chance explains"
+    is_tiny = found.rise_p < SIGNIFICANT
+    no_rise = "the dev loss hardly rises" if is_tiny else "the dev loss does not rise more than chance explains"
     if found.is_memorising:
         gap = f"but the training loss falls away from it (p {_p(found.gap_p or 0.0)})"
         return f"Not yet: {no_rise}, {gap}; {kept}.", "Not yet"
-    return f"No: {no_rise} (p {_p(found.rise_p)}); {kept}.", "No"
+    likely = (
+        f"by {found.last_loss - found.best_loss:.4f} since its lowest value" if is_tiny else f"p {_p(found.rise_p)}"
+    )
+    return f"No: {no_rise} ({likely}); {kept}.", "No"
 
 
 def _p(value: float) -> str:

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import math
 import os
@@ -240,3 +241,52 @@ def test_the_clock_needs_two_lines_in_order():
     assert clock.seconds_per_step(170, 80.0) is None
     clock.restart()
     assert clock.seconds_per_step(180, 90.0) is None
+
+
+# Notebooks
+
+
+def notebook(*outputs: object) -> bytes:
+    """A notebook with one cell for each output; Jupyter writes its cells first and its format last."""
+    cells = [{"cell_type": "code", "source": ["!train\n"], "outputs": [output]} for output in outputs]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1).encode()
+
+
+def test_the_lines_of_a_notebook_are_what_its_cells_printed(log):
+    stdout = {"output_type": "stream", "name": "stdout"}
+    document = notebook(
+        stdout | {"text": ["step 1\n", "\x1b[31mstep 2\x1b[0m\n", "st"]},
+        stdout | {"text": "ep 3"},
+        {"output_type": "stream", "name": "stderr", "text": ["10%\r20%"]},
+        {"output_type": "execute_result", "data": {"text/plain": ["loss=", "2.5"], "text/html": ["<b>2.5</b>"]}},
+        {"output_type": "error", "ename": "E", "traceback": ["File x", "E: out of memory"]},
+        {"output_type": "display_data", "data": {"image/png": "AAAA"}},
+        "no output",
+    )
+    expected = ["step 1", "step 2", "step 3", "10%", "20%", "loss=2.5", "File x", "E: out of memory"]
+    assert lines_of(log, document) == expected
+    assert lines_of(log, gzip.compress(document)) == expected
+
+
+def test_a_notebook_that_is_cut_off_or_too_large_is_read_as_it_is_stored(log, monkeypatch):
+    document = notebook({"output_type": "stream", "name": "stdout", "text": ["step 1\n"]})
+    assert any("step 1" in line for line in lines_of(log, document[:-20]))
+    monkeypatch.setattr(log_text, "MAX_NOTEBOOK_BYTES", 10)
+    assert lines_of(log, document) == document.decode().splitlines()
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(),
+        lambda part: (
+            st.lists(part)
+            | st.dictionaries(
+                st.sampled_from(["outputs", "text", "data", "text/plain", "traceback", "name", "output_type"]), part
+            )
+        ),
+    )
+)
+def test_any_notebook_can_be_read(tmp_path_factory, cells):
+    path = tmp_path_factory.mktemp("notebook") / "log"
+    path.write_text(json.dumps({"nbformat": 4, "cells": [cells, {"outputs": cells}]}), encoding="utf-8")
+    assert all(isinstance(line, str) for line in read_lines(path))

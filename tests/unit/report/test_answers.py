@@ -188,6 +188,18 @@ def test_overfitting_is_seen_and_the_best_checkpoint_named(run):
     assert answer_trained(findings).answer.startswith("Yes, and it has been overfitting since step")
 
 
+def test_a_certain_but_tiny_rise_is_not_called_chance(run):
+    losses = [2.0 + max(0.0, 6.0 - number) * 0.1 + max(0, number - 6) * 0.0001 for number in range(1, 31)]
+    records = [
+        evaluation_record(500 * number, loss=loss, train_sample_loss=loss) for number, loss in enumerate(losses, 1)
+    ]
+    findings = findings_of(write_records(write_config(run), records))
+    assert findings.overfitting.rise_p < 0.04
+    assert answer_overfitting(findings).answer.startswith(
+        "No: the dev loss hardly rises (by 0.0024 since its lowest value); "
+    )
+
+
 def test_a_run_that_gets_better_does_not_overfit(own):
     answer = answer_overfitting(own)
     assert not answer.answer.startswith("Yes")

@@ -167,6 +167,18 @@ def test_a_model_that_is_loaded_for_a_test_is_no_restart():
     assert not of_kind(read(*STEPS, START[0], loaded), "restart")
 
 
+def test_a_later_launch_that_only_evaluates_is_no_launch_of_the_run():
+    """Versions before 1.0 print the scores of `joeynmt test` under the same first line as those of training."""
+    hello = "2019-10-19 13:42:36,601 Hello! This is Joey-NMT."
+    assert len(read(hello, *STEPS, hello, "2019-10-19 13:45:17,880  dev bleu:   8.14 [Greedy decoding]").launches) == 1
+    assert len(read(hello, *STEPS, hello).launches) == 2
+
+
+def test_a_log_without_dates_has_no_start():
+    undated = [line.partition(" - INFO - ")[2] for line in (START[0], *STEPS)]
+    assert "started" not in read(*undated).facts
+
+
 def test_weights_of_another_run_are_no_checkpoint_of_this_one():
     loaded = "2022-02-25 16:00:01,000 - INFO - joeynmt.training - Loading model from pretrained/50000.ckpt"
     run = read(START[0], loaded, *STEPS)

@@ -146,6 +146,14 @@ def test_saving_before_the_validation_is_no_part_of_it():
     assert of_kind(run, "train")[-1]["seconds_per_step"] == pytest.approx((660 - 60) / 500)
 
 
+def test_the_best_model_is_saved_in_the_middle_of_a_validation():
+    best = "[2021-05-26 23:33:40] Saving model weights and runtime parameters to m/model.npz.best-perplexity.npz"
+    first = "[2021-05-26 23:33:39] [valid] Ep. 1 : Up. 1000 : perplexity : 41.8 : new best"
+    last = "[2021-05-26 23:34:41] [valid] Ep. 1 : Up. 1000 : bleu : 3.71 : new best"
+    run = read(*START, FIRST, SECOND, first, best, last)
+    assert [record["seconds"] for record in of_kind(run, "evaluation")] == [120]
+
+
 def test_a_validation_between_two_lines_cannot_be_separated():
     valid = "[2021-05-26 23:30:00] [valid] Ep. 1 : Up. 700 : perplexity : 41.8 : new best"
     run = read(*START, FIRST, valid, SECOND)
