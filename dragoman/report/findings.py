@@ -18,7 +18,7 @@ from dragoman.diagnosis.network_estimate import (
     shape_of,
     tokens_of_sentences,
 )
-from dragoman.diagnosis.overfitting import Overfitting, find_overfitting
+from dragoman.diagnosis.overfitting import SIGNIFICANT, Overfitting, find_overfitting
 from dragoman.diagnosis.step_model import SHORTEST_STEP
 from dragoman.diagnosis.verdict import Verdict, verdict_of_records
 from dragoman.model.shape import ModelShape
@@ -38,6 +38,8 @@ _OUTLIER_DEVIATIONS = 6.0
 _SMALLEST_EXCESS = 0.03
 """Share of the median; an interval that exceeds it by less is no outlier, however even the others are."""
 FEWEST_FOR_DRIFT = 10
+_CLEAR_FALL = 0.01
+"""Share of the best score by which the last ones must be worse for a fall to count."""
 _ONE_WORKER_CONFIDENCE = 0.95
 
 
@@ -307,7 +309,22 @@ class Findings:
         """BLEU that more steps would reach."""
         if self.evidence.first_nan_step is not None or self.divergence is not None or not self.bleu[1].any():
             return None
-        return forecast("bleu", *_as_lists(self.bleu), self.rates.rate)
+        found = forecast("bleu", *_as_lists(self.bleu), self.rates.rate)
+        # A curve that follows the learning rate would rise again.
+        is_wrong = found is not None and self.is_score_falling and found.after(found.last_step // 10 + 1).change > 0
+        return None if is_wrong else found
+
+    @cached_property
+    def is_score_falling(self) -> bool:
+        """Whether the translations became worse since their best score, more than by chance."""
+        if (score := self.score) is None or not score.values:
+            return False
+        trained = [(step, value) for step, value in zip(score.steps, score.values, strict=True) if step > 0]
+        errors = [value if score.is_lower_better else -value for _, value in trained]
+        found = find_overfitting([step for step, _ in trained], errors, None)
+        if found is None or found.rise_p >= SIGNIFICANT:
+            return False
+        return float(np.mean(errors[-2:])) - found.best_loss > _CLEAR_FALL * abs(found.best_loss)
 
     @cached_property
     def comparable_train_loss(self) -> tuple[Floats | None, bool]:

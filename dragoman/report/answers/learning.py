@@ -155,6 +155,8 @@ def missing_evaluations(findings: Findings) -> str:
 
 
 def _missing_score(findings: Findings) -> str:
+    if findings.is_score_falling:
+        return "A forecast of BLEU: it has been falling, which the fitted curve does not show."
     if len(findings.bleu[1]) >= FEWEST_EVALUATIONS:
         return "A forecast of BLEU: all scores are 0."
     return f"A forecast of BLEU: fewer than {FEWEST_EVALUATIONS} evaluations have BLEU scores."
@@ -198,7 +200,8 @@ def _while_overfitting(findings: Findings, bleu: Forecast | None) -> tuple[str, 
     noun = findings.evidence.step_noun
     rises = f"the dev loss has been rising since {noun} {found.best_step:,}" if found else ""
     if not does_score_disagree(findings):
-        since = f" since {findings.evidence.step_noun} {found.best_step:,}" if found else ""
+        start = max(found.best_step, step_of_falling_score(findings) or 0) if found else 0
+        since = f" since {findings.evidence.step_noun} {start:,}" if found else ""
         return f"Yes, and it has been overfitting{since}: more steps would make it worse.", "Yes, and overfitting"
     name = findings.score.name if findings.score else "BLEU"
     if bleu is not None and not has_levelled_off(findings, bleu) and name == "BLEU":
@@ -227,12 +230,21 @@ def step_of_stall(findings: Findings) -> int | None:
 
 
 def does_score_disagree(findings: Findings) -> bool:
-    """Whether the translations became better by their score while the dev loss rose."""
+    """Whether the translations became better by their score while the dev loss rose, and did not become worse later."""
     best, found, score = findings.best_checkpoint, findings.overfitting, findings.score
     if best is None or found is None or score is None or best.by == BY_LOSS or best.step <= found.best_step:
         return False
+    if findings.is_score_falling:
+        return False
     at_lowest_loss = score_near(findings, found.best_step)
     return at_lowest_loss is None or best.value != at_lowest_loss
+
+
+def step_of_falling_score(findings: Findings) -> int | None:
+    """Returns the step of the best score if the translations have become worse since then; None otherwise."""
+    best = findings.best_checkpoint
+    is_known = best is not None and best.by != BY_LOSS and findings.is_score_falling
+    return best.step if best is not None and is_known else None
 
 
 def score_near(findings: Findings, step: int) -> float | None:
@@ -320,6 +332,8 @@ def _describe_prospect(
         digits = _bleu_digits(findings)
         change = round(shown.change, digits) + 0.0  # not "-0.0"
         figures.append(f"{_bleu_kind(findings)} {change:+.{digits}f} ± {shown.margin:.{digits}f}")
+    if not figures and findings.overfitting is not None and findings.overfitting.is_overfitting:
+        return ""  # the answer says already that they make it worse
     if not figures:
         return f"The curves do not show what {what[:1].lower()}{what[1:]} would bring."
     if findings.seconds_per_further_step is not None:

@@ -3,12 +3,17 @@
 import numpy as np
 
 from dragoman.report.content import Answer, Chart, Mark, Series
+from dragoman.report.evidence import Floats
 from dragoman.report.findings import Findings
 from dragoman.run.config import TrainingSettings
 
 LEARNING_RATE = "What does the learning-rate plot show, and why?"
 _SAME_RATE = 0.05
 """Largest median difference between recorded learning rates and a formula that they follow."""
+_AT_TOP = 0.001
+"""Share of the largest rate by which others may be lower and count as the same."""
+_FEWEST_RATES = 4
+"""Recorded rates that are needed to see by which formula they fall."""
 _MAX_CUTS = 6
 _FALL = {
     "transformer": "then falls with one over the square root of the step",
@@ -42,14 +47,8 @@ def answer_learning_rate(findings: Findings) -> Answer:
         return Answer(LEARNING_RATE, "Not known.", missing=missing, short="Not known")
     chart = _rate_chart(findings)
     if rates.settings is None:
-        steps, values = rates.recorded
-        peak = int(np.argmax(values))
-        answer = f"It peaks at {values[peak]:.3e} at step {int(steps[peak]):,} and was {values[-1]:.3e} at the end."
+        answer, short = _describe_recorded(*rates.recorded)
         missing = ["The formula of its schedule."]
-        if values.max() - values.min() <= _SAME_RATE * values.max():
-            answer, short = f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
-            return Answer(LEARNING_RATE, answer, [rates.assumption], 0.7, [chart], missing=missing, short=short)
-        short = f"Peak {values[peak]:.2g} at step {int(steps[peak]):,}"
         return Answer(LEARNING_RATE, answer, [rates.assumption], 0.7, [chart], missing=missing, short=short)
     deviation = rates.typical_deviation
     evidence = _explain_schedule(rates.settings, rates.width)
@@ -62,6 +61,30 @@ def answer_learning_rate(findings: Findings) -> Answer:
     confidence = 1.0 if is_recorded else 0.8 if deviation is None else (1.0 if deviation <= _SAME_RATE else 0.5)
     answer, short = _describe_rates(findings, rates.settings), _shorten(findings, rates.settings)
     return Answer(LEARNING_RATE, answer, evidence, confidence, [chart], short=short)
+
+
+def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
+    """Tells the course of rates whose formula is not known: long and short."""
+    top, last = values.max(), len(values) - 1
+    if top - values.min() <= _SAME_RATE * top:
+        return f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
+    at_top = np.flatnonzero(values >= (1 - _AT_TOP) * top)
+    first, final = int(at_top[0]), int(at_top[-1])
+    is_level = final > first and len(at_top) == final - first + 1
+    course = f"It begins at {top:.3e}" if first == 0 else f"It rises to {top:.3e} at step {int(steps[first]):,}"
+    if is_level:
+        course += f", stays there until step {int(steps[final]):,}"
+    if final < last:
+        fall = " with one over the square root of the step" if _falls_with_root(steps[final:], values[final:]) else ""
+        course += f"{',' if is_level else ''} and falls{fall} to {values[-1]:.3e} at the end"
+    return f"{course}.", f"Peak {top:.2g} at step {int(steps[first]):,}"
+
+
+def _falls_with_root(steps: Floats, values: Floats) -> bool:
+    """Whether the rates times the square root of the step are the same; the first may be of the time before."""
+    products = values[1:] * np.sqrt(steps[1:])
+    is_known = len(products) >= _FEWEST_RATES and products.min() > 0
+    return bool(is_known and products.max() <= (1 + _SAME_RATE) * products.min())
 
 
 def _describe_reaction(findings: Findings, settings: TrainingSettings) -> str:

@@ -7,6 +7,7 @@ from dragoman.report.answers.learning import (
     does_score_disagree,
     missing_evaluations,
     score_near,
+    step_of_falling_score,
 )
 from dragoman.report.content import Answer, Chart, Series
 from dragoman.report.findings import Findings
@@ -67,7 +68,11 @@ def _overfitting_or_not(findings: Findings) -> tuple[str, str]:
         is_clear = before is None or abs(best.value - before) > _CLEAR_GAIN * abs(before)
         return answer, f"By the loss, not by {best.by}" if is_clear else "By the loss, yes"
     if found.is_overfitting:
-        return f"Yes: {rises}; {use}.", "Yes"
+        worse = ""
+        if findings.score and best and step_of_falling_score(findings) is not None:
+            last = findings.score.format(findings.score.values[-1])
+            worse = f", and {best.by} has become worse since step {best.step:,} ({best.shown} → {last})"
+        return f"Yes: {rises}{worse}; {use}.", "Yes"
     is_tiny = found.rise_p < SIGNIFICANT
     no_rise = "the dev loss hardly rises" if is_tiny else "the dev loss does not rise more than chance explains"
     if found.is_memorising:

@@ -188,6 +188,20 @@ def test_overfitting_is_seen_and_the_best_checkpoint_named(run):
     assert answer_trained(findings).answer.startswith("Yes, and it has been overfitting since step")
 
 
+def test_a_score_that_was_best_later_than_the_loss_and_fell_since_does_not_speak_for_more_steps(run):
+    records = []
+    for number in range(1, 25):
+        noise = 0.01 * (number * 7 % 5 - 2)
+        loss, bleu = 1.7 + 0.02 * abs(number - 8) + noise / 10, 27.9 - 0.1 * abs(number - 14) + noise
+        records.append(evaluation_record(5_000 * number, loss=loss, bleu=bleu))
+    findings = findings_of(write_records(write_config(run), records))
+    trained, overfitting = answer_trained(findings), answer_overfitting(findings)
+    assert trained.answer.startswith("Yes, and it has been overfitting since step 70,000: more steps would make it")
+    assert "BLEU +" not in trained.answer
+    assert "do not show" not in trained.answer
+    assert "and BLEU has become worse since step 70,000 (27.91 → 26.91); use the checkpoint" in overfitting.answer
+
+
 def test_a_certain_but_tiny_rise_is_not_called_chance(run):
     losses = [2.0 + max(0.0, 6.0 - number) * 0.1 + max(0, number - 6) * 0.0001 for number in range(1, 31)]
     records = [
@@ -312,10 +326,27 @@ def test_other_schedules_are_described_with_their_numbers(run, settings, words):
         assert each in said
 
 
-def test_rates_without_a_formula_are_described_as_recorded(run):
-    records = [{"kind": "train", "step": step, "learning_rate": 1e-3 * 100 / step} for step in range(100, 1_000, 100)]
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (lambda step: 1e-3 * 100 / step, "It begins at 1.000e-03 and falls to 1.111e-04 at the end."),
+        (lambda step: 1e-3 - step * 1e-8, "It stayed at 9.910e-04."),
+        (lambda step: step * 1e-6, "It rises to 9.000e-04 at step 900."),
+        (
+            lambda step: 3e-4 * min(1, (250 / step) ** 0.5),
+            "It begins at 3.000e-04, stays there until step 200, and falls with one over the square root of the step "
+            "to 1.581e-04 at the end.",
+        ),
+        (
+            lambda step: min(step, 300, 1_000 - step) * 1e-6,
+            "It rises to 3.000e-04 at step 300, stays there until step 700, and falls to 1.000e-04 at the end.",
+        ),
+    ],
+)
+def test_rates_without_a_formula_are_described_as_recorded(run, rate, said):
+    records = [{"kind": "train", "step": step, "learning_rate": rate(step)} for step in range(100, 1_000, 100)]
     answer = answer_learning_rate(findings_of(write_records(run, records)))
-    assert "1.000e-03 at step 100" in answer.answer
+    assert answer.answer == said
     assert "The formula of its schedule." in answer.missing
 
 
