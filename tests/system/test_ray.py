@@ -62,7 +62,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return write_pairs(tmp_path_factory.mktemp("text"), "train", [*make_pairs(1_500), *make_pairs(100)])
 
 
-# Before the others: a cluster that runs on this machine would be found.
+# Alone, and before the others of this file: a cluster of another test would be found.
+@pytest.mark.serial
 @pytest.mark.parametrize("variables", [{}, {"RAY_ADDRESS": "127.0.0.1:1"}])
 def test_without_a_cluster_one_message_says_what_to_do(files: Files, tmp_path: Path, variables: dict[str, str]):
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
