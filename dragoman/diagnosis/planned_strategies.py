@@ -8,10 +8,9 @@ from dragoman.diagnosis.planned_step import Scenario, plan_step
 from dragoman.diagnosis.step_model import Step, ring_all_reduce_seconds
 from dragoman.diagnosis.strategy_model import (
     FLOAT_BYTES,
-    LOCAL_INTERVALS,
+    LOCAL_CHOICES,
     LOCAL_WIRE,
     MEGABYTE,
-    OVERLAPPED_INTERVALS,
     SHOWN_INTERVALS,
     ExchangeFacts,
     ReplicaPlaces,
@@ -40,17 +39,24 @@ class PlannedStrategy:
     bytes_per_host: float = 0.0
 
     @property
+    def is_streamed(self) -> bool:
+        """Whether a part of the weights is sent after every step and arrives while the next one computes."""
+        return self.strategy == "local" and self.overlap and self.fragments == self.interval
+
+    @property
     def name(self) -> str:
         """Name in tables."""
         if self.strategy not in ("local", "diloco"):
             return self.strategy
-        return f"{self.strategy}, {self.interval} step{'s' if self.interval > 1 else ''}"
+        streamed = ", streamed" if self.is_streamed and self.interval > 1 else ""
+        return f"{self.strategy}, {self.interval} step{'s' if self.interval > 1 else ''}{streamed}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as `dragoman plan --json` prints them."""
         return {
             "strategy": self.strategy,
             "interval": self.interval,
+            "streamed": self.is_streamed,
             "seconds_per_step": self.seconds,
             "megabytes_per_host_and_step": self.bytes_per_host / MEGABYTE,
         }
@@ -69,9 +75,9 @@ def planned_strategy_lines(planned: tuple[PlannedStrategy, ...]) -> list[str]:
     """Formats a row for each strategy; not all intervals are shown."""
     if not planned:
         return []
-    lines = ["", f"  {'synchronisation':<24} {'s/step':>9} {'MB per node and step':>21}"]
+    lines = ["", f"  {'synchronisation':<28} {'s/step':>9} {'MB per node and step':>21}"]
     lines += [
-        f"  {each.name:<24} {each.seconds:>9.3g} {each.bytes_per_host / MEGABYTE:>21,.1f}"
+        f"  {each.name:<28} {each.seconds:>9.3g} {each.bytes_per_host / MEGABYTE:>21,.1f}"
         for each in planned
         if each.strategy != "local" or each.interval in SHOWN_INTERVALS
     ]
@@ -81,8 +87,8 @@ def planned_strategy_lines(planned: tuple[PlannedStrategy, ...]) -> list[str]:
 def _plans() -> Iterator[PlannedStrategy]:
     for name in ("every_step", "hierarchical", "fp16", "bf16", "int8", "powersgd"):
         yield PlannedStrategy(name, wire=name)
-    for interval in LOCAL_INTERVALS:
-        yield PlannedStrategy("local", interval, overlap=interval in OVERLAPPED_INTERVALS)
+    for interval, streams in LOCAL_CHOICES:
+        yield PlannedStrategy("local", interval, fragments=interval if streams else 1, overlap=streams)
     yield PlannedStrategy("diloco", DILOCO_INTERVAL, overlap=False)
 
 

@@ -21,10 +21,9 @@ from dragoman.diagnosis.prediction import (
 )
 from dragoman.diagnosis.step_model import Step
 from dragoman.diagnosis.strategy_model import (
-    LOCAL_INTERVALS,
+    LOCAL_CHOICES,
     LOCAL_WIRE,
     MEGABYTE,
-    OVERLAPPED_INTERVALS,
     SHOWN_INTERVALS,
     ExchangeFacts,
     StrategyStep,
@@ -60,6 +59,8 @@ With two replicas, Multi30k and 250 to 300 steps (docs/slow-networks.md). Only l
 Those of int8, powersgd and local with 1, 2 and 4 steps follow from one dev loss each, at about 20 BLEU per nat; the
 other intervals are drawn along the same line. fp16, bf16 and diloco are guesses; diloco is never chosen.
 """
+STREAMED_COST: Mapping[int, float] = {1: 0.0, 2: 0.1, 4: 0.3, 8: 0.8, 16: 1.5, 32: 2.5}
+"""The same for streamed averages."""
 SHORT_WAIT = 1.25
 """Exact sums are kept while a step takes no more than this many times as long as without the network."""
 WANTED_SPEED = 0.9
@@ -98,7 +99,7 @@ class StrategyEstimate:
 
 def quality_cost(plan: Synchronisation) -> float:
     """BLEU that a strategy is expected to lose; between intervals of the table, along a line over their logarithm."""
-    table = QUALITY_COST[plan.strategy]
+    table = STREAMED_COST if plan.is_streamed and plan.strategy == "local" else QUALITY_COST[plan.strategy]
     intervals = sorted(table)
     place = bisect_left(intervals, plan.interval)
     if place == len(intervals):
@@ -162,8 +163,8 @@ def _candidates(measured: Measurements, settings: Settings, exact_seconds: float
         guard=own.guard,
     )
     local = [
-        replace(apart, interval=each, max_interval=each, overlap=each in OVERLAPPED_INTERVALS)
-        for each in LOCAL_INTERVALS
+        replace(apart, interval=each, max_interval=each, fragments=each if streams else 1, overlap=streams)
+        for each, streams in LOCAL_CHOICES
     ]
     diloco = replace(
         apart,
@@ -275,7 +276,8 @@ def describe_change(plan: Synchronisation) -> str:
         case "powersgd":
             return f"Summing factors of rank {plan.powersgd_rank}"
         case "local":
-            return f"Averaging weights {plan.how_often}"
+            streamed = ", a part after each step while the next one computes," if plan.is_streamed else ""
+            return f"Averaging weights {plan.how_often}{streamed if plan.interval > 1 else ''}"
         case "diloco":
             return f"Averaging weights with momentum {plan.how_often}"
     return f"Summing gradients as {plan.strategy}"
@@ -352,12 +354,12 @@ class StrategyChoice:
         return [head, *rows, f"--sync auto would take {self.chosen.strategy}: {self.chosen.reason}"]
 
     def _is_chosen(self, estimate: StrategyEstimate) -> bool:
-        plan = estimate.plan
-        return (plan.strategy, plan.interval) == (self.chosen.strategy, self.chosen.interval)
+        return replace(estimate.plan, reason="") == replace(self.chosen, reason="")
 
     def _row(self, estimate: StrategyEstimate) -> str:
         plan = estimate.plan
-        name = f"{plan.strategy}, {plan.how_often}" if plan.is_local else plan.strategy
+        streamed = ", streamed" if plan.is_streamed and plan.interval > 1 else ""
+        name = f"{plan.strategy}, {plan.how_often}{streamed}" if plan.is_local else plan.strategy
         figures = " ".join(f"{seconds:>8.3g}" for seconds in (estimate.seconds, estimate.low, estimate.high))
         return (
             f"{'>' if self._is_chosen(estimate) else ' '} {name:<28} {figures} "

@@ -42,6 +42,11 @@ class Synchronisation:
         """Whether replicas update weights by themselves."""
         return self.strategy in LOCAL
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether a part of the weights is sent after every step and arrives while the next one computes."""
+        return self.is_local and self.overlap and self.fragments == self.interval
+
     def steps_apart(self, rate_share: float) -> int:
         """Steps between two averages, where the learning rate is this share of its peak."""
         wanted = self.interval / max(rate_share, 1e-6) ** 2
@@ -59,6 +64,8 @@ class Synchronisation:
             case "local" | "diloco":
                 momentum = " with momentum" if self.strategy == "diloco" else ""
                 hidden = ", while the next steps compute" if self.overlap else ""
+                if self.is_streamed and self.interval > 1:
+                    hidden = ", a part after each step, which travels while the next one computes"
                 return f"{self.replicas} replicas average their weights{momentum} {self.how_often}{hidden}"
             case _:
                 return f"gradients are summed at every step as {self.strategy}"

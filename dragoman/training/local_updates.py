@@ -3,7 +3,7 @@
 A run begins together, with exact sums of gradients. Then each replica updates weights of its own. Every few steps, a
 fragment of the weights is averaged: each replica sends how far it has moved from the weights that all agreed on last
 (the anchor), and the mean of these differences moves the anchor. An exchange may travel while the next steps compute:
-then each replica keeps what it has learned meanwhile, and goes half of the way to the mean.
+then each replica keeps what it has learned meanwhile, and goes a part of the way to the mean.
 
 What follows depends on the step and on the run's settings alone, never on which rank computes for which replica.
 """
@@ -29,11 +29,12 @@ from dragoman.training.learner import MOMENTS, Learner, trained_parameters
 from dragoman.training.replica_guard import DevLoss, find_harm
 from dragoman.training.step_result import StepResult
 
-_LATE_SHARE = 0.5
-"""Share of its distance to the mean that a replica gives up when an average arrives late.
+_LOST_BY_DELAY = 0.5
+"""Share of its distance to the mean that a replica keeps where an average arrives a whole interval late.
 
-Where the loss is steep, each replica has gone most of that way by itself in the meantime: the whole of it would throw
-replicas as far to the other side, and they swing there instead of learning.
+Where the loss is steep, each replica has gone much of that way by itself in the meantime: the whole of it would throw
+replicas as far to the other side, and they swing there instead of learning. With the weights in several fragments, an
+average is late by a part of the interval only: what a replica keeps falls with the square of that part.
 """
 _STEP_BACK_FACTOR = 4
 _SHORTEST_INTERVAL = 2
@@ -99,11 +100,6 @@ class LocalUpdates:
         self._anchor = self._momentum = torch.empty(0)
         self._pending: PendingPayloads | Tensor | None = None
         """The exchange on its way, or its result where a checkpoint had to wait for it."""
-        num_blocks = -(-learner.gradients.flat.numel() // BLOCK)
-        num_fragments = min(plan.fragments, num_blocks)
-        cuts = [index * num_blocks // num_fragments * BLOCK for index in range(num_fragments)]
-        ends = [*cuts[1:], learner.gradients.flat.numel()]
-        self._fragments = [slice(begin, end) for begin, end in zip(cuts, ends, strict=True)]
 
     is_saved_together = True
     """Whether ranks have state of their own, so that all must take part in saving it."""
@@ -114,6 +110,20 @@ class LocalUpdates:
         if not self.progress.is_apart:
             return float(self._learner.gradients.flat.nbytes)
         return self._format.num_bytes(self._learner.gradients.flat.numel()) / self.interval
+
+    @property
+    def _fragments(self) -> list[slice]:
+        """The parts of the weights that are averaged in turn."""
+        return self._cut(self.progress.num_steps_back)
+
+    def _cut(self, num_steps_back: int) -> list[slice]:
+        """Cuts the weights into fragments, fewer after the guard has shortened the interval: all must fit into it."""
+        num_values = self._learner.gradients.flat.numel()
+        num_blocks = -(-num_values // BLOCK)
+        wanted = max(1, int(self.plan.fragments // _STEP_BACK_FACTOR**num_steps_back))
+        num_fragments = min(wanted, num_blocks)
+        cuts = [index * num_blocks // num_fragments * BLOCK for index in range(num_fragments)]
+        return [slice(begin, end) for begin, end in zip(cuts, [*cuts[1:], num_values], strict=True)]
 
     # One step
 
@@ -190,10 +200,10 @@ class LocalUpdates:
     def interval(self) -> int:
         """Steps between two averages now, shortened where the guard asked for it."""
         wanted = self.plan.steps_apart(self._rate_share())
-        return max(1, wanted // int(_STEP_BACK_FACTOR**self.progress.num_steps_back))
+        return max(1, int(wanted // _STEP_BACK_FACTOR**self.progress.num_steps_back))
 
     def _steps_to_next(self) -> int:
-        return max(1, self.interval // self.plan.fragments)
+        return max(1, self.interval // len(self._fragments))
 
     def _exchange_if_due(self, step: int) -> None:
         if step < self.progress.next_start:
@@ -233,12 +243,12 @@ class LocalUpdates:
             return
         part = self._fragments[self.progress.fragment]
         step = self._outer_step(mean, part)
-        anchor = self._anchor[part]
+        anchor, share = self._anchor[part], 1 - _LOST_BY_DELAY / len(self._fragments) ** 2
         for replica in self._own.values():
             assert replica.sent is not None
             if self.plan.overlap:
                 # Keeps what it has learned since it sent.
-                replica.weights[part].add_(mean, alpha=_LATE_SHARE).sub_(replica.sent, alpha=_LATE_SHARE)
+                replica.weights[part].add_(mean, alpha=share).sub_(replica.sent, alpha=share)
                 if step is not mean:
                     replica.weights[part] += step - mean
             else:
@@ -282,10 +292,11 @@ class LocalUpdates:
 
     def step_back(self) -> str:
         """Collective: averages four times as often, or at every step from now on; returns what follows."""
+        self._finish_exchange()  # its fragment may be another one afterwards
         self.progress.num_steps_back += 1
+        self.progress.fragment = 0
         if self.interval >= _SHORTEST_INTERVAL:
             return f"From now on, weights are averaged every {self.interval} steps."
-        self._finish_exchange()
         mean = self._mean(lambda replica: replica.weights)
         moments = {name: self._mean(lambda replica, name=name: replica.moments[name]) for name in MOMENTS}  # type: ignore[misc]
         self._note_updates()
@@ -381,7 +392,7 @@ class LocalUpdates:
         if not progress.is_apart:
             return {}
         whole = self._learner.gradients.flat
-        fragment = whole[self._fragments[progress.fragment]]
+        fragment = whole[self._cut(progress.num_steps_back)[progress.fragment]]
         expected = {"anchor": whole} | ({"momentum": whole} if self.plan.outer_momentum else {})
         if progress.is_travelling:
             expected["arrived"] = fragment

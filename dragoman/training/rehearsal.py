@@ -8,8 +8,9 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -40,6 +41,7 @@ from dragoman.diagnosis.prediction import (
     Transfer,
     assemble_step,
     predict_from_steps,
+    transfer_bytes,
     transfer_seconds,
 )
 from dragoman.monitoring.interval import IntervalParts, combine_parts
@@ -78,6 +80,7 @@ _INSIDE_BYTES = 2**22
 _WORTHWHILE_OVERLAP = 0.1
 """Smallest overlap to measure contention with, as a share of a step: a shorter one would measure noise."""
 _LARGEST_SLOWDOWN = 2.0
+_CONTENTION_ROUNDS = 2
 
 
 class SilentGradients(GradientSum):
@@ -232,18 +235,18 @@ class Rehearsal:
         """Collective: measures how much computing and sending slow each other down; on a CPU they share the cores."""
         measured = self.measured
         compute_seconds = sum(measured.alone_steps) / len(measured.alone_steps)
-        sizes = [each.num_bytes for each in measured.all_reduce if each.seconds <= compute_seconds]
-        num_bytes = sizes[-1] if sizes else measured.all_reduce[0].num_bytes
+        # As long as a step: over a short exchange, the noise of a step would seem a slowdown.
+        num_bytes = transfer_bytes(measured.all_reduce, compute_seconds)
         alone_seconds = transfer_seconds(measured.all_reduce, num_bytes)
         if self._elapsed() + 3 * (compute_seconds + alone_seconds) > self._seconds:
             return
         exchange = BackgroundAllReduce(self._world, num_bytes)
-        rounds = [self._one_exchange_while_computing(exchange) for _ in range(2)]
+        rounds = [self._one_exchange_while_computing(exchange) for _ in range(_CONTENTION_ROUNDS)]
         travel, step = min(seconds for seconds, _ in rounds), min(seconds for _, seconds in rounds)
         overlap = min(travel, step)
         if overlap < _WORTHWHILE_OVERLAP * step:
             return
-        slowdown = 1.0 + (step - min(measured.alone_steps)) / overlap
+        slowdown = 1.0 + (step - _expected_smallest(measured.alone_steps, _CONTENTION_ROUNDS)) / overlap
         measured.contention = Contention(
             compute_slowdown=min(_LARGEST_SLOWDOWN, max(1.0, slowdown)),
             communication_slowdown=min(_LARGEST_SLOWDOWN, max(1.0, travel / alone_seconds)),
@@ -387,3 +390,9 @@ def _mean_readiness(steps: list[TimedStep]) -> list[float]:
         [max(0.0, step.backward_end - sent) for sent, _ in step.all_reduces] for step in steps if step.all_reduces
     ]
     return [sum(bucket) / len(bucket) for bucket in zip(*readiness, strict=True)] if readiness else []
+
+
+def _expected_smallest(values: Sequence[float], count: int) -> float:
+    """Mean of the smallest of so many of the values, over all choices: the smallest of all would be smaller."""
+    chosen = list(combinations(values, min(count, len(values))))
+    return sum(map(min, chosen)) / len(chosen)

@@ -171,10 +171,10 @@ class Trainer:
                 self._evaluation = None
                 self._say_what_fits()
                 self._note_update(UnreadStep(self.step, result, learning_rate, _num_target_tokens(batches)))
+                reason = self._await_vote(vote)
                 seconds = time.perf_counter() - begin
                 self._measure(plan, result, seconds)
                 self._watcher.progressed(self.step, self._finished_step(plan, seconds))
-                reason = self._await_vote(vote)
                 if reason <= StopReason.COST and self.step >= settings.training.max_steps:
                     reason = StopReason.STEPS  # even if a budget ends with it: nothing is left to do
                 is_over = reason is not StopReason.NONE

@@ -413,6 +413,24 @@ def test_stepping_back_shortens_the_interval_and_then_comes_together():
     assert bits(weights(learner)) == bits(weights(exact))
 
 
+def test_after_stepping_back_fewer_fragments_cover_all_weights_in_the_shorter_interval():
+    plan = replace(PLAIN, interval=16, max_interval=16, fragments=16, overlap=True)
+    learner, updates = build(plan)
+    whole = len(updates._fragments)
+    learn(updates, *range(6))
+    assert updates.progress.is_travelling
+    assert updates.step_back() == "From now on, weights are averaged every 4 steps."
+    assert len(updates._fragments) == min(4, whole)
+    assert not updates.progress.is_travelling
+    facts, tensors = stop(updates)
+    _, other = build(plan)
+    other.restore(facts, tensors)
+    for each in (updates, other):
+        learn(each, *range(6, 12))
+    assert updates.progress == other.progress
+    assert bits(weights(learner)) == bits([parameter.data for parameter in other._parameters])
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_coming_together_takes_the_mean_of_weights_and_moments(overlap):
     learner, updates = build(replace(PLAIN, interval=4, max_interval=4, overlap=overlap))
