@@ -163,6 +163,6 @@ def predicted_seconds(check: dict[str, Any] | None, cell: dict[str, Any]) -> flo
         return None
     used = cell.get("synchronisation") or {"strategy": cell["strategy"]}
     for each in check.get("strategies") or []:
-        if all(each["plan"][key] == used.get(key, each["plan"][key]) for key in ("strategy", "interval")):
+        if all(each["plan"][key] == used.get(key, each["plan"][key]) for key in ("strategy", "interval", "overlap")):
             return float(each["seconds"])
     return float(check["seconds_per_step"]["predicted"]) if used["strategy"] == EVERY_STEP else None

@@ -31,7 +31,7 @@ from dragoman.run.files import fsync_folder, require_free_space, write_json, wri
 from dragoman.run.units import format_bytes
 from dragoman.translation.ctranslate2_backend import CTranslate2Backend
 from dragoman.translation.exported_model import (
-    FACTS_FILE,
+    DESCRIPTION_FILE,
     FORMAT_VERSION,
     ExportedScore,
     ExportFacts,
@@ -121,7 +121,7 @@ def export_model(
         verification = verify(source, text, translate, choice.quantization is None, max_sentences)
         verification.require(limits)
         facts = _collect_facts(source, choice, verification, max_positions)
-        write_json(folder / FACTS_FILE, facts_as_json(facts))
+        write_json(folder / DESCRIPTION_FILE, facts_as_json(facts))
         write_text(folder / "README.md", write_card(source, facts))
         write_checksums(folder)
         num_bytes = sum(path.stat().st_size for path in folder.iterdir())

@@ -361,7 +361,8 @@ class SynchronisationSettings(SettingsTable):
     """local, diloco: number type in which differences of weights are sent; what int8 and int4 lose is sent the next
     time."""
     fragments: Count = 1
-    """local, diloco: parts of the weights that are averaged in turn, spread evenly over the interval."""
+    """local, diloco: parts of the weights that are averaged in turn, spread evenly over the interval. As many as the
+    interval has steps, with overlap: streamed, so that a step rarely waits."""
     overlap: Annotated[bool, Field(strict=True)] = False
     """local, diloco: weights travel while the following steps compute, and count when the next exchange begins."""
     powersgd_rank: Count = 8

@@ -25,7 +25,7 @@ from dragoman.translation.search import SearchSettings
 from dragoman.translation.translator import LineTranslator
 
 FORMAT_VERSION: Final = 1
-FACTS_FILE = "dragoman.json"
+DESCRIPTION_FILE = "dragoman.json"
 CHECKSUMS_FILE = "SHA256SUMS"
 MODEL_FILE = "model.bin"
 _CONFIG_FILE = "config.json"
@@ -107,7 +107,7 @@ class LoadedExport:
 
 def is_export(folder: Path) -> bool:
     """Whether a folder holds the facts of an export; they may still be damaged."""
-    return (folder / FACTS_FILE).is_file()
+    return (folder / DESCRIPTION_FILE).is_file()
 
 
 def load_export(
@@ -141,9 +141,9 @@ def read_facts(folder: Path) -> ExportFacts:
     """Reads dragoman.json; a folder that is missing, foreign, damaged or of a later format is a UserError."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.")
-    path = folder / FACTS_FILE
+    path = folder / DESCRIPTION_FILE
     if not path.is_file():
-        raise UserError(f"{folder} is not an export of dragoman: it has no {FACTS_FILE}.")
+        raise UserError(f"{folder} is not an export of dragoman: it has no {DESCRIPTION_FILE}.")
     content = _read_json(path)
     require_known_format(path, content.get("format_version") if isinstance(content, dict) else None, FORMAT_VERSION)
     try:
@@ -191,7 +191,7 @@ def _required_files(folder: Path) -> list[str]:
     """Names what CTranslate2 and the tokenizers read, and the facts."""
     is_read = re.compile(r".*(vocabulary\.(json|txt)|\.model)|vmap\.txt")
     others = sorted(path.name for path in folder.iterdir() if is_read.fullmatch(path.name))
-    return [FACTS_FILE, MODEL_FILE, _CONFIG_FILE, *others]
+    return [DESCRIPTION_FILE, MODEL_FILE, _CONFIG_FILE, *others]
 
 
 def _load_tokenizers(folder: Path, is_joint: bool) -> tuple[Tokenizer, Tokenizer]:

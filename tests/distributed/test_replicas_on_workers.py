@@ -13,10 +13,10 @@ from program import Run, Training, learned_bytes, read_records, run_dragoman, tr
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(600)]
 SEED = random.randrange(10**6)  # other steps each time; printed where a test fails
 NUM_STEPS, STOP_STEP, NUM_LONG_STEPS = 20, 11, 50
-"""The stop is in the middle of an interval, while an exchange travels."""
+"""The stop is in the middle of an interval, while an exchange travels; local streams, as auto does."""
 APART = ("synchronisation.interval=6", "synchronisation.max_interval=6", "synchronisation.together_steps=2")
 SETTINGS = {
-    "local": (*APART, "synchronisation.overlap=true"),
+    "local": (*APART, "synchronisation.overlap=true", "synchronisation.fragments=6"),
     "diloco": (*APART, "synchronisation.wire=bf16", "synchronisation.fragments=2"),
     "int8": (),
     "powersgd": ("synchronisation.powersgd_rank=4",),

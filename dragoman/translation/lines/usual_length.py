@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dragoman.run.files import read_json
 from dragoman.run.folder import RunFolder
-from dragoman.translation.exported_model import FACTS_FILE
+from dragoman.translation.exported_model import DESCRIPTION_FILE
 
 _UNKNOWN_SUBWORDS = 20
 """Taken where nothing is known about the training text: a usual length of sentences."""
@@ -24,8 +24,8 @@ def usual_subwords(folder: Path) -> int | None:
 def mean_source_subwords(folder: Path) -> int | None:
     """Reads the mean number of subwords from the facts of a run or an export; None where they do not tell."""
     try:
-        if (folder / FACTS_FILE).is_file():
-            return int(read_json(folder / FACTS_FILE)["mean_source_subwords"])
+        if (folder / DESCRIPTION_FILE).is_file():
+            return int(read_json(folder / DESCRIPTION_FILE)["mean_source_subwords"])
         split = read_json(RunFolder(folder).corpus_facts)["splits"]["train"]
         return int(split["source"]["num_tokens"] / split["num_pairs"] + 0.5)
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
