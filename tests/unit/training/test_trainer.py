@@ -32,9 +32,11 @@ class Listener(Watcher):
     def __init__(self) -> None:
         self.said: list[str] = []
         self.records: list[tuple[int, float, float]] = []
+        self.seconds_per_step = 0.0
 
     def trained(self, step: int, figures: dict[str, Any], _sample: object = None) -> None:
         self.records.append((step, figures["loss"], figures["gradient_norm"]))
+        self.seconds_per_step = figures["seconds_per_step"]
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -49,6 +51,7 @@ class Stand:
         self.run.path.mkdir()
         self.said: list[str] = []
         self.records: list[tuple[int, float, float]] = []
+        self.seconds_per_step = 0.0
         self.stop: StopConditions
 
     def train(self, max_steps: int, evaluate_every: int = 100, **checkpoints: Any) -> StopReason:
@@ -69,6 +72,7 @@ class Stand:
         trainer = Trainer(self.run, settings, corpus, world, watcher, resume, self.stop)
         reason = trainer.train()
         self.said, self.records = watcher.said, watcher.records
+        self.seconds_per_step = watcher.seconds_per_step
         return reason
 
     def evaluation(self, step: int) -> dict[str, Any] | None:
@@ -111,6 +115,19 @@ def test_the_time_of_a_failed_evaluation_is_not_that_of_a_step(stand, monkeypatc
     assert stand.stop.spent.measured.evaluation == 0.0
     advice = command_for("evaluate --checkpoint 2", stand.run.path)
     assert any(f"to evaluate it later: {advice}" in said for said in stand.said)
+
+
+def test_a_step_lasts_until_all_ranks_have_answered(stand, monkeypatch):
+    """Replicas that learn apart wait for each other nowhere else."""
+    answer = Trainer._await_vote
+
+    def answer_late(trainer: Trainer, vote: Any) -> StopReason:
+        time.sleep(0.2)
+        return answer(trainer, vote)
+
+    monkeypatch.setattr(Trainer, "_await_vote", answer_late)
+    stand.train(max_steps=2)
+    assert stand.seconds_per_step >= 0.2
 
 
 def test_translations_that_cannot_be_saved_for_any_reason_do_not_end_a_run(stand, monkeypatch):
