@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from dragoman.diagnosis.hardware import Hardware, LinkFacts, Precision
 from dragoman.diagnosis.planned_step import Scenario, plan_step, reached_share
-from dragoman.diagnosis.planned_strategies import PlannedStrategy, plan_strategies
+from dragoman.diagnosis.planned_strategies import PlannedStrategy, advise_strategy, plan_strategies
 from dragoman.diagnosis.software import DEFAULT_SOFTWARE, find_speed
 from dragoman.diagnosis.step_model import Step
 from dragoman.model.shape import count_operations, load_preset
@@ -211,6 +211,7 @@ def build_plan(settings: PlanSettings, hardware: Hardware) -> Plan:
     step = plan_step(scenario)
     # The low shares need not give the longest step: slower kernels leave more time to hide the network behind.
     ends = [each.seconds for each in (step, plan_step(scenario, "low"), plan_step(scenario, "high"))]
+    strategies = plan_strategies(scenario, step)
     return Plan(
         settings=settings,
         scenario=scenario,
@@ -218,10 +219,10 @@ def build_plan(settings: PlanSettings, hardware: Hardware) -> Plan:
         low=min(ends),
         high=max(ends),
         sizes=_size_rows(settings, hardware),
-        advice=_find_advice(scenario, hardware),
+        advice=(*_find_advice(scenario, hardware), *advise_strategy(strategies, step.seconds)),
         problems=find_problems(scenario),
         assumptions=_describe_assumptions(scenario),
-        strategies=plan_strategies(scenario, step),
+        strategies=strategies,
     )
 
 
@@ -348,8 +349,8 @@ def _describe_strategies(scenario: Scenario) -> tuple[str, ...]:
         return ()
     return (
         "Ways to synchronise: one replica per node, and bytes as with dragoman train --sync. local and diloco send "
-        "differences of weights as int4, every 1 or 2 steps while the next steps compute, else waited for; first steps "
-        "together do not count.",
+        "differences of weights as int4. Streamed: a part after each step, while the next one computes; others are "
+        "waited for. First steps together do not count.",
     )
 
 

@@ -22,6 +22,9 @@ from dragoman.model.shape import ModelShape
 
 POWERSGD_RANK, DILOCO_INTERVAL = 8, 16
 """Defaults of [synchronisation]; reading the settings of runs would take longer than planning."""
+_FAR_FASTER = 2.0
+"""How many times as long a step must take now for a message about local updates."""
+_ALMOST = 1.1
 _PASSES = 3
 """Passes through memory to encode values, or to decode and add those of one replica."""
 
@@ -69,6 +72,23 @@ def plan_strategies(scenario: Scenario, step: Step) -> tuple[PlannedStrategy, ..
     facts = _facts(scenario, step)
     found = ((plan, strategy_step(facts, plan)) for plan in _plans())
     return tuple(replace(plan, seconds=each.seconds, bytes_per_host=each.bytes_per_host) for plan, each in found)
+
+
+def advise_strategy(planned: tuple[PlannedStrategy, ...], seconds: float) -> list[str]:
+    """Returns a message where local updates would be far faster, with the shortest interval that is almost the fastest."""
+    apart = [each for each in planned if each.strategy == "local"]
+    if not apart:
+        return []
+    fastest = min(each.seconds for each in apart)
+    if seconds < _FAR_FASTER * fastest:
+        return []
+    chosen = next(each for each in apart if each.seconds <= _ALMOST * fastest)
+    often = "at every step" if chosen.interval == 1 else f"every {chosen.interval} steps"
+    how = ", a part after each step" if chosen.is_streamed and chosen.interval > 1 else ""
+    return [
+        f"Averages of weights {often}{how} (dragoman train --sync auto): "
+        f"{chosen.seconds:.3g} s instead of {seconds:.3g} s per step; it costs some quality, see docs/slow-networks.md."
+    ]
 
 
 def planned_strategy_lines(planned: tuple[PlannedStrategy, ...]) -> list[str]:

@@ -227,8 +227,17 @@ def test_advice_over_a_slow_port_is_best_first_and_has_figures():
     plan = plan_for(link="100mbit")
     assert plan.advice[0].startswith("One node alone")
     assert any("A port of 125 MB/s (1,000 Mbit/s): 3.1 s instead of 30.6 s per step." in line for line in plan.advice)
-    gains = [float(line.split(": ")[1].split(" s instead")[0]) for line in plan.advice if " s instead" in line]
+    *same_sums, averages = [line for line in plan.advice if " s instead" in line]
+    gains = [float(line.split(": ")[1].split(" s instead")[0]) for line in same_sums]
     assert gains == sorted(gains)
+    assert averages.startswith(
+        "Averages of weights every 32 steps, a part after each step (dragoman train --sync auto): "
+    )
+    assert "it costs some quality" in averages
+
+
+def test_averages_of_weights_are_not_advised_where_exact_sums_wait_little():
+    assert not any("Averages of weights" in line for line in plan_for(link="100gbit").advice)
 
 
 def test_no_advice_where_nothing_helps():
