@@ -75,7 +75,7 @@ def plan_strategies(scenario: Scenario, step: Step) -> tuple[PlannedStrategy, ..
 
 
 def advise_strategy(planned: tuple[PlannedStrategy, ...], seconds: float) -> list[str]:
-    """Returns a message where local updates would be far faster, with the shortest interval that is almost the fastest."""
+    """Returns a message where local updates would be far faster: the shortest interval that is almost the fastest."""
     apart = [each for each in planned if each.strategy == "local"]
     if not apart:
         return []
