@@ -60,8 +60,9 @@ Those of int8, powersgd and local with 1, 2 and 4 steps follow from one dev loss
 other intervals are drawn along the same line. fp16, bf16 and diloco are guesses; diloco is never chosen.
 """
 STREAMED_COST: Mapping[int, float] = {1: 0.0, 2: 0.1, 4: 0.3, 8: 0.8, 16: 1.5, 32: 2.5}
-"""The same for streamed averages. Four steps: the mean of three runs of 1,200 steps. Eight and 16 steps follow from one dev
-loss each after 250 steps; two and 32 are drawn along the same line."""
+"""The same for streamed averages. Four steps: the mean of three runs of 1,200 steps. Eight and 16 steps follow from one
+dev loss each after 250 steps; two and 32 are drawn along the same line.
+"""
 SHORT_WAIT = 1.25
 """Exact sums are kept while a step takes no more than this many times as long as without the network."""
 WANTED_SPEED = 0.9
