@@ -34,7 +34,7 @@ from dragoman.run.folder import RunFolder
 
 WORKER_MODULE = "dragoman.training.worker"
 NUM_WORKERS = 2
-STEPS_PER_KILL = 15
+STEPS_PER_KILL = 60
 STEP_SECONDS = 0.5
 """A training worker is killed within this time after a random step: in a step, an evaluation or a save."""
 START_SECONDS = 4.0

@@ -55,7 +55,7 @@ REPLICAS_APART = {
     "interval": 6,
     "max_interval": 12,
     "together_steps": 10,
-    "fragments": 2,
+    "fragments": 6,
     "overlap": True,
     "wire": "int8",
 }
