@@ -107,8 +107,8 @@ def planned_strategy_lines(planned: tuple[PlannedStrategy, ...]) -> list[str]:
 def _plans() -> Iterator[PlannedStrategy]:
     for name in ("every_step", "hierarchical", "fp16", "bf16", "int8", "powersgd"):
         yield PlannedStrategy(name, wire=name)
-    for interval, streams in LOCAL_CHOICES:
-        yield PlannedStrategy("local", interval, fragments=interval if streams else 1, overlap=streams)
+    for interval, fragments, overlap in LOCAL_CHOICES:
+        yield PlannedStrategy("local", interval, fragments=fragments, overlap=overlap)
     yield PlannedStrategy("diloco", DILOCO_INTERVAL, overlap=False)
 
 

@@ -301,19 +301,6 @@ def transfer_seconds(transfers: Sequence[Transfer], num_bytes: float) -> float:
     return last.seconds + (num_bytes - last.num_bytes) * max(rate, 0.5 * last.seconds / last.num_bytes)
 
 
-def transfer_bytes(transfers: Sequence[Transfer], seconds: float) -> int:
-    """Returns the bytes that take so long, between the smallest and the largest measured size."""
-    # A larger size that took less time than a smaller one was lucky.
-    taken = list(itertools.accumulate((each.seconds for each in transfers), max))
-    if seconds <= taken[0]:
-        return transfers[0].num_bytes
-    for place, (before, after) in enumerate(itertools.pairwise(taken)):
-        if seconds <= after:
-            smaller, larger = transfers[place].num_bytes, transfers[place + 1].num_bytes
-            return round(smaller + (seconds - before) / (after - before) * (larger - smaller))
-    return transfers[-1].num_bytes
-
-
 def _margin(error: float) -> float:
     """Half the relative width of an interval, from the error of a mean and from drift."""
     return _COVERAGE_FACTOR * math.hypot(error, _DRIFT)

@@ -165,8 +165,8 @@ def _candidates(measured: Measurements, settings: Settings, exact_seconds: float
         guard=own.guard,
     )
     local = [
-        replace(apart, interval=each, max_interval=each, fragments=each if streams else 1, overlap=streams)
-        for each, streams in LOCAL_CHOICES
+        replace(apart, interval=interval, max_interval=interval, fragments=fragments, overlap=overlap)
+        for interval, fragments, overlap in LOCAL_CHOICES
     ]
     diloco = replace(
         apart,

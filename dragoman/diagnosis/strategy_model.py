@@ -11,8 +11,8 @@ from typing import Protocol
 STREAMED_INTERVALS, WAITED_INTERVALS = (1, 2, 4, 8, 16, 32), (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Steps between two averages of weights that are considered. Streamed means: after each step, a part of the weights is
 sent, and arrives while the next step computes, because a later average is worth less. The others are waited for."""
-LOCAL_CHOICES = (*((each, True) for each in STREAMED_INTERVALS), *((each, False) for each in WAITED_INTERVALS))
-"""Interval, and whether it is streamed."""
+LOCAL_CHOICES = (*((each, each, True) for each in STREAMED_INTERVALS), *((each, 1, False) for each in WAITED_INTERVALS))
+"""Interval, fragments, and whether weights travel while the next steps compute."""
 LOCAL_WIRE = "int4"
 """Format of the differences that are sent."""
 SHOWN_INTERVALS = (1, 4, 16, 64, 256)

@@ -120,8 +120,7 @@ class LocalUpdates:
         """Cuts the weights into fragments, fewer after the guard has shortened the interval: all must fit into it."""
         num_values = self._learner.gradients.flat.numel()
         num_blocks = -(-num_values // BLOCK)
-        wanted = max(1, int(self.plan.fragments // _STEP_BACK_FACTOR**num_steps_back))
-        num_fragments = min(wanted, num_blocks)
+        num_fragments = min(_stepped_back(self.plan.fragments, num_steps_back), num_blocks)
         cuts = [index * num_blocks // num_fragments * BLOCK for index in range(num_fragments)]
         return [slice(begin, end) for begin, end in zip(cuts, [*cuts[1:], num_values], strict=True)]
 
@@ -199,8 +198,7 @@ class LocalUpdates:
     @property
     def interval(self) -> int:
         """Steps between two averages now, shortened where the guard asked for it."""
-        wanted = self.plan.steps_apart(self._rate_share())
-        return max(1, int(wanted // _STEP_BACK_FACTOR**self.progress.num_steps_back))
+        return _stepped_back(self.plan.steps_apart(self._rate_share()), self.progress.num_steps_back)
 
     def _steps_to_next(self) -> int:
         return max(1, self.interval // len(self._fragments))
@@ -402,6 +400,11 @@ class LocalUpdates:
             if progress.is_travelling:
                 expected[f"sent/{index}"] = fragment
         return expected
+
+
+def _stepped_back(number: int, num_steps_back: int) -> int:
+    """Returns what is left of an interval, or of its fragments, after the guard has shortened it so often."""
+    return max(1, int(number // _STEP_BACK_FACTOR**num_steps_back))
 
 
 def _views_of_gradients(parameters: Sequence[nn.Parameter], gradients: GradientSum) -> Callable[[Tensor], list[Tensor]]:

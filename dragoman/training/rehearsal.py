@@ -14,6 +14,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 
 from dragoman.cluster.gradient_sum import GradientSum
@@ -41,7 +42,6 @@ from dragoman.diagnosis.prediction import (
     Transfer,
     assemble_step,
     predict_from_steps,
-    transfer_bytes,
     transfer_seconds,
 )
 from dragoman.monitoring.interval import IntervalParts, combine_parts
@@ -236,7 +236,10 @@ class Rehearsal:
         measured = self.measured
         compute_seconds = sum(measured.alone_steps) / len(measured.alone_steps)
         # As long as a step: over a short exchange, the noise of a step would seem a slowdown.
-        num_bytes = transfer_bytes(measured.all_reduce, compute_seconds)
+        sizes = [each.num_bytes for each in measured.all_reduce]
+        # A larger size that took less time than a smaller one was lucky.
+        seconds = np.maximum.accumulate([each.seconds for each in measured.all_reduce])
+        num_bytes = round(float(np.interp(compute_seconds, seconds, sizes)))
         alone_seconds = transfer_seconds(measured.all_reduce, num_bytes)
         if self._elapsed() + 3 * (compute_seconds + alone_seconds) > self._seconds:
             return
