@@ -158,7 +158,8 @@ class TrainingSettings(SettingsTable):
     """Number of fixed slices of the global batch. Workers share them, so there can be at most as many workers."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     """Precision of matrix products; weights and gradient sums stay fp32. fp16 scales the loss dynamically. auto: bf16
-    where every GPU of the run computes it in hardware, fp16 on older GPUs, fp32 on CPUs; decided before step 1."""
+    where every device of the run computes it in hardware (CPUs are timed), fp16 on older GPUs, otherwise fp32; decided
+    before step 1 and kept."""
     tf32: Annotated[bool, Field(strict=True)] = True
     """fp32 on NVIDIA GPUs since 2020: products keep 10 bits of each factor's fraction instead of 23 and are several
     times as fast; sums stay fp32. false: all bits."""

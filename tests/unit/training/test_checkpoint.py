@@ -85,7 +85,7 @@ def test_weights_moments_and_state_come_back_bit_for_bit(run):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_restored_run_goes_on_as_if_nothing_had_happened(run, precision):
     uninterrupted = small_learner(precision=precision)
     uninterrupted.loss_scale.value = min(uninterrupted.loss_scale.value, 256.0)  # so that fp16 updates at once

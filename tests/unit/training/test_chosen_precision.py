@@ -24,8 +24,22 @@ def test_a_precision_that_was_chosen_stays(precision):
     assert resolve_precision(settings, World()) is settings
 
 
-def test_a_cpu_trains_in_fp32():
-    assert resolve_precision(settings_with("auto"), World()).training.precision == "fp32"
+@pytest.mark.parametrize(("speedup", "expected"), [(0.4, "fp32"), (1.4, "fp32"), (1.6, "bf16"), (5.0, "bf16")])
+def test_a_cpu_trains_in_bf16_only_if_it_multiplies_that_much_faster(monkeypatch, speedup, expected):
+    monkeypatch.setattr(device_module, "cpu_speedup_of_bf16", lambda: speedup)
+    assert resolve_precision(settings_with("auto"), World()).training.precision == expected
+
+
+def test_the_speedup_is_measured_once_and_leaves_random_numbers_alone():
+    device_module.cpu_speedup_of_bf16.cache_clear()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    speedup = device_module.cpu_speedup_of_bf16()
+    assert torch.rand(3).equal(expected)
+    assert 0.001 < speedup < 1_000
+    assert device_module.cpu_speedup_of_bf16() == speedup
+    assert best_precision(torch.device("meta")) == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -56,14 +70,15 @@ def test_a_gpu_trains_in_what_its_hardware_has(monkeypatch, has_bf16, expected):
     assert best_precision(torch.device("cuda", 0)) == expected
 
 
-def test_the_decision_is_written_for_a_resume_and_nothing_else_changes(tmp_path: Path):
+def test_the_decision_is_written_for_a_resume_and_nothing_else_changes(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(device_module, "cpu_speedup_of_bf16", lambda: 3.0)
     run = RunFolder(tmp_path)
     settings = settings_with("auto")
     run.config.write_text(dump_settings(settings, {"torch": "2.13", "command": ["dragoman", "train"]}))
     before = run.config.read_text()
     keep_precision(run, resolve_precision(settings, World()))
-    assert run.config.read_text() == before.replace('precision = "auto"', 'precision = "fp32"')
-    assert load_settings(run.config).training.precision == "fp32"
+    assert run.config.read_text() == before.replace('precision = "auto"', 'precision = "bf16"')
+    assert load_settings(run.config).training.precision == "bf16"
 
 
 def test_a_loss_takes_more_positions_at_a_time_on_larger_devices(monkeypatch):
