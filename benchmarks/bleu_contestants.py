@@ -157,7 +157,7 @@ class Eole(_Peer):
     """Eole with its recipe recipes/wmt17/wmt17_ende_spm.yaml, in the size of our preset small."""
 
     name: str = "eole"
-    recipe: dict[str, Any] = field(default_factory=lambda: {"decay_method": "noam", "peak": 1e-3})
+    recipe: dict[str, Any] = field(default_factory=lambda: {"decay_method": "noam", "peak": 1e-3, "precision": "fp32"})
 
     def training_command(self, texts: Texts, job: Job) -> list[str]:
         config = job.folder / "config.yaml"
@@ -168,7 +168,7 @@ class Eole(_Peer):
     def settings(self, texts: Texts, job: Job) -> dict[str, Any]:
         """Returns Eole's configuration."""
         warmup = max(1, round(WARMUP_SHARE * job.num_steps))
-        decay, peak = self.recipe["decay_method"], self.recipe["peak"]
+        decay, peak, precision = (self.recipe[name] for name in ("decay_method", "peak", "precision"))
         vocabulary = str(texts.subwords.with_suffix(".eole"))
         return {
             "save_data": str(job.folder / "data"),
@@ -203,9 +203,9 @@ class Eole(_Peer):
                 "batch_size_multiple": 1,
                 "accum_count": [1],
                 "accum_steps": [0],
-                "compute_dtype": "fp32",
+                "compute_dtype": precision,
                 "optim": "adamw",
-                "use_amp": False,
+                "use_amp": precision != "fp32",
                 # The peak of "noam" is this times width^-0.5 times warm-up^-0.5.
                 "learning_rate": peak * math.sqrt(WIDTH * warmup) if decay == "noam" else peak,
                 "warmup_steps": warmup,
@@ -251,7 +251,9 @@ class HuggingFace(_Peer):
     """Seq2SeqTrainer with a Marian model in the size of our preset small."""
 
     name: str = "huggingface"
-    recipe: dict[str, Any] = field(default_factory=lambda: {"schedule": "linear", "peak": 1e-3, "batches": 1})
+    recipe: dict[str, Any] = field(
+        default_factory=lambda: {"schedule": "linear", "peak": 1e-3, "batches": 1, "precision": "fp32"}
+    )
     """`batches`: into how many smaller ones a batch of BATCH_TOKENS is cut, each with an update of its own."""
 
     def training_command(self, texts: Texts, job: Job) -> list[str]:
@@ -294,6 +296,7 @@ class HuggingFace(_Peer):
                 "logging_steps": 10,
                 "report_to": [],
                 "use_cpu": True,
+                "bf16": self.recipe["precision"] == "bf16",
                 "disable_tqdm": True,
             },
         }
@@ -310,12 +313,13 @@ class HuggingFace(_Peer):
 PEERS: dict[str, type[Eole] | type[HuggingFace]] = {"eole": Eole, "huggingface": HuggingFace}
 TRIES: dict[str, list[dict[str, Any]]] = {
     "eole": [
-        *({"decay_method": "noam", "peak": peak} for peak in (5e-4, 1e-3, 2e-3, 4e-3)),
-        *({"decay_method": "cosine", "peak": peak} for peak in (1e-3, 2e-3)),
+        *({"decay_method": "noam", "peak": peak, "precision": "bf16"} for peak in (2e-3, 4e-3)),
+        *({"decay_method": "cosine", "peak": peak, "precision": "bf16"} for peak in (1e-3, 2e-3)),
     ],
     "huggingface": [
-        *({"schedule": "linear", "peak": peak, "batches": 1} for peak in (5e-4, 1e-3, 2e-3)),
-        *({"schedule": "linear", "peak": peak, "batches": 4} for peak in (3e-4, 6e-4, 1e-3)),
+        {"schedule": "linear", "peak": 1e-3, "batches": 1, "precision": "bf16"},
+        *({"schedule": "linear", "peak": peak, "batches": 4, "precision": "bf16"} for peak in (5e-4, 1e-3, 2e-3)),
     ],
 }
-"""Recipes that `--tune` compares; the best at its end is used from then on."""
+"""Recipes that `--tune` compares; the best at its end is used from then on. Ours chooses its precision by itself, the
+peers are told which one is fast on CPUs with hardware for it."""

@@ -1,4 +1,4 @@
-"""One contestant of training_speed.py, in a process of its own: `training_contestant.py NAME PREPARED THREADS`.
+"""One contestant of training_speed.py, in its own process: `training_contestant.py NAME PREPARED PRECISION THREADS`.
 
 Each line on standard input is a number of steps to make; the answer is one line of JSON on standard output.
 Between turns the process waits in `readline` and uses no CPU.
@@ -29,13 +29,18 @@ MATMUL_SIZE = 2_048
 Step = Callable[[int, StepPlan, MicroBatch], float]
 
 
-def benchmark_settings(prepared: Path) -> Settings:
+def benchmark_settings(prepared: Path, precision: str = "fp32") -> Settings:
     """Preset small (dropout 0.1 everywhere), label smoothing 0.1, Adam; one virtual worker has the whole batch."""
     return build_settings(
         {
             "data": {"prepared": str(prepared)},
             "model": {"preset": "small"},
-            "training": {"global_batch_tokens": GLOBAL_BATCH_TOKENS, "virtual_workers": 1, "warmup_steps": 400},
+            "training": {
+                "global_batch_tokens": GLOBAL_BATCH_TOKENS,
+                "virtual_workers": 1,
+                "warmup_steps": 400,
+                "precision": precision,
+            },
         }
     )
 
@@ -94,9 +99,9 @@ def trainer_turns(step: Step, settings: Settings, corpus: PreparedCorpus) -> Cal
     return turn
 
 
-def matmul_turns() -> Callable[[int], dict[str, float]]:
-    """Multiplies square fp32 matrices in turns, to measure the machine's current peak."""
-    left, right = torch.randn(2, MATMUL_SIZE, MATMUL_SIZE)
+def matmul_turns(precision: str) -> Callable[[int], dict[str, float]]:
+    """Multiplies square matrices in turns, to measure the machine's current peak."""
+    left, right = torch.randn(2, MATMUL_SIZE, MATMUL_SIZE).to(torch.bfloat16 if precision == "bf16" else torch.float32)
     product = torch.empty_like(left)
 
     def turn(num_products: int) -> dict[str, float]:
@@ -111,11 +116,11 @@ def matmul_turns() -> Callable[[int], dict[str, float]]:
     return turn
 
 
-def build_turns(name: str, prepared: Path) -> Callable[[int], dict[str, float]]:
+def build_turns(name: str, prepared: Path, precision: str) -> Callable[[int], dict[str, float]]:
     """Builds the contestant of this name."""
     if name == "matmul":
-        return matmul_turns()
-    settings, corpus = benchmark_settings(prepared), PreparedCorpus.open(prepared)
+        return matmul_turns(precision)
+    settings, corpus = benchmark_settings(prepared, precision), PreparedCorpus.open(prepared)
     if name == "ours":
         keep_freed_memory()  # as the worker does; the reference runs in another process without it
         return trainer_turns(our_step(settings, corpus), settings, corpus)
@@ -125,9 +130,9 @@ def build_turns(name: str, prepared: Path) -> Callable[[int], dict[str, float]]:
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    name, prepared, num_threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    name, prepared, precision, num_threads = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     torch.set_num_threads(num_threads)
-    turn = build_turns(name, prepared)
+    turn = build_turns(name, prepared, precision)
     for line in iter(sys.stdin.readline, ""):
         print(json.dumps(turn(int(line))), flush=True)
 

@@ -111,10 +111,12 @@ class Round:
         return self.tokens_per_second(OURS) / self.tokens_per_second(name)
 
 
-def write_commands(folder: Path, prepared: Path, others: Sequence[str], num_steps: int) -> dict[str, list[str]]:
+def write_commands(
+    folder: Path, prepared: Path, others: Sequence[str], precision: str, num_steps: int
+) -> dict[str, list[str]]:
     """Writes what contestants need and returns their commands, by name; the number of threads comes after them."""
     commands = {
-        name: [sys.executable, str(CONTESTANT), name, str(prepared)]
+        name: [sys.executable, str(CONTESTANT), name, str(prepared), precision]
         for name in (OURS, MATMUL, *({REFERENCE} & set(others)))
     }
     peers = [name for name in others if name in PEERS]
@@ -125,7 +127,8 @@ def write_commands(folder: Path, prepared: Path, others: Sequence[str], num_step
         job = Job(folder / name, num_steps=num_steps, save_every=num_steps, seed=1)
         job.folder.mkdir()
         config = job.folder / "config.yaml"
-        write_text(config, json.dumps(PEERS[name]().settings(texts, job)))
+        recipe = PEERS[name]().recipe | {"precision": precision}
+        write_text(config, json.dumps(PEERS[name](recipe=recipe).settings(texts, job)))
         commands[name] = [str(peer_python(name)), str(PEERS_FOLDER / f"{name}_turns.py"), str(config)]
     return commands
 
@@ -227,22 +230,37 @@ def main() -> int:
     parser.add_argument(
         "--threads", type=int, choices=(1, 2), nargs="+", default=[2, 1], help="of each contestant (default: 2, then 1)"
     )
+    parser.add_argument(
+        "--precision",
+        choices=("fp32", "bf16"),
+        default="fp32",
+        help="of matrix products, the peak's too (default: fp32)",
+    )
     options = parser.parse_args()
+    if options.precision != "fp32" and REFERENCE in options.contestants:
+        raise UserError(f"The {REFERENCE} loop computes in fp32 only: name other --contestants.")
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="dragoman-benchmark-") as name:
         folder = Path(name)
         corpus = prepare_multi30k(folder)
         more_steps_than_made = 2 * (NUM_WARMUP_STEPS + options.rounds * options.steps)
-        commands = write_commands(folder, corpus.folder, options.contestants, more_steps_than_made)
+        commands = write_commands(folder, corpus.folder, options.contestants, options.precision, more_steps_than_made)
         found = [
             describe(measure(commands, num_threads, options.rounds, options.steps), num_threads, corpus)
             for num_threads in options.threads
         ]
-    workload = "preset small, Multi30k en-de, 8,000 joint pieces, fp32, dropout 0.1, label smoothing 0.1, Adam"
-    figures = {"workload": workload, "flop_formula": FLOP_FORMULA, "steps_per_round": options.steps}
-    misses = [miss for each in found for miss in find_misses(each)]
+    workload = "preset small, Multi30k en-de, 8,000 joint pieces, dropout 0.1, label smoothing 0.1, Adam"
+    figures = {
+        "workload": workload,
+        "precision": options.precision,
+        "flop_formula": FLOP_FORMULA,
+        "steps_per_round": options.steps,
+    }
+    # The bounds were set for fp32.
+    misses = [miss for each in found for miss in find_misses(each)] if options.precision == "fp32" else []
     by_threads = {str(each["threads"]): each for each in found}
-    path = save_result("training_speed", machine, figures | {"by_threads": by_threads, "misses": misses})
+    name = "training_speed" if options.precision == "fp32" else f"training_speed_{options.precision}"
+    path = save_result(name, machine, figures | {"by_threads": by_threads, "misses": misses})
     for each in found:
         _print_summary(each)
     for miss in misses:

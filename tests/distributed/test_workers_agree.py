@@ -49,6 +49,18 @@ def test_the_number_of_workers_changes_nothing_while_batches_grow(dragoman: Run,
 
 
 @pytest.mark.slow
+def test_in_bf16_workers_agree_up_to_its_rounding(dragoman: Run, config: Path, trained_run: Path, tmp_path: Path):
+    for workers in (1, 2):
+        precision = ["--set", "training.precision=bf16", "--set", "training.max_steps=30"]
+        dragoman("train", config, "--workers", workers, "--run-dir", tmp_path / str(workers), *precision)
+    alone, together = (train_losses(tmp_path / str(workers)) for workers in (1, 2))
+    assert together == pytest.approx(alone, rel=5e-4)
+    exact = {step: loss for step, loss in train_losses(trained_run).items() if step <= 30}
+    assert alone == pytest.approx(exact, rel=1e-2)
+    assert alone != pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.slow
 def test_an_untrained_model_scores_near_zero(dragoman: Run, config: Path, tmp_path: Path):
     dragoman(
         "train", config, "--workers", 2, "--run-dir", tmp_path / "run", "--set", "training.max_steps=1",

@@ -1,6 +1,7 @@
 """The commands as users type them."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -80,6 +81,9 @@ def test_two_text_files_become_an_evaluated_translator(dragoman: Run, tmp_path: 
     assert "held-out test pairs" in done.stdout
     assert "nrefs:1|case:mixed" in done.stdout
     assert 'preset = "tiny"' in (run / "chosen.toml").read_text()
+    precision = re.search(r", (bf16|fp32) on cpu\.", done.stdout)
+    assert precision is not None
+    assert f'precision = "{precision[1]}"' in (run / "config.toml").read_text()
     assert [record["step"] for record in read_records(run, "evaluation")] == [30, 60]
 
     source = (run / "prepared/test.source.txt").read_text()

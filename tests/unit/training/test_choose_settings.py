@@ -114,6 +114,17 @@ def test_the_model_grows_with_the_corpus_and_the_machine(num_pairs, num_gpus, pr
     assert tables["model"] == {"preset": preset, "dropout": dropout}
 
 
+@pytest.mark.parametrize(("asked", "expected"), [({}, "auto"), ({"precision": "fp32"}, "fp32")])
+def test_workers_decide_about_the_precision_unless_it_was_asked_for(asked, expected):
+    size, prepared = CorpusSize(9_000, 90_000), Path("prepared")
+    for tables, reasons in (
+        choose_settings(size, LAPTOP, prepared, {"training": asked}),
+        choose_fine_tuning(size, LAPTOP, prepared, "runs/a", 1e-3, {"training": asked}),
+    ):
+        assert build_settings(tables).training.precision == expected
+        assert reasons[-1].startswith(f"Precision {expected}: ")
+
+
 def test_reasons_name_the_corpus_and_the_machine():
     _, reasons = choose(12_345)
     assert "12,345 training pairs on 2 CPU cores" in reasons[0]
