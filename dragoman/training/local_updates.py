@@ -223,7 +223,7 @@ class LocalUpdates:
             replica.sent = replica.weights[part] - self._anchor[part]
             residual = replica.residual[part] if replica.residual is not None else None
             payloads[index] = self._format.encode(replica.sent, residual)
-        self._pending = self._exchange.start(payloads)
+        self._pending = self._exchange.start(payloads, is_hidden=self.plan.overlap)
         self.progress.is_travelling = True
 
     def _arrived(self) -> Tensor | None:
