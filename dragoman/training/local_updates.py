@@ -283,10 +283,15 @@ class LocalUpdates:
         return total.div_(self._exchange.layout.num_replicas)
 
     def judge(self, newest: DevLoss, rate: RateOfStep) -> str | None:
-        """Collective: steps back where the replicas hurt each other, and says so; None where they do not."""
-        harm = find_harm(self.progress.dev_losses, newest, rate) if self.plan.guard and self.progress.is_apart else None
+        """Collective: steps back where the replicas hurt each other, and says so; None where they do not.
+
+        The first rank decides: others may round the expected loss differently, and all must step back together.
+        """
+        is_judged = self.plan.guard and self.progress.is_apart and self._world.is_first
+        harm = find_harm(self.progress.dev_losses, newest, rate) if is_judged else None
         self.progress.dev_losses.append(newest)
-        return None if harm is None else f"Replicas seem to hurt each other: {harm}. {self.step_back()}"
+        agreed = self._world.first_error(harm)
+        return None if agreed is None else f"Replicas seem to hurt each other: {agreed}. {self.step_back()}"
 
     def step_back(self) -> str:
         """Collective: averages four times as often, or at every step from now on; returns what follows."""
