@@ -45,7 +45,17 @@ class Synchronisation:
     @property
     def is_streamed(self) -> bool:
         """Whether a part of the weights is sent after every step and arrives while the next one computes."""
-        return self.is_local and self.overlap and self.fragments == self.interval
+        return self.is_local and self.overlap and self.fragments == self.interval == self.max_interval
+
+    @property
+    def checkpoint_values(self) -> float:
+        """Numbers that a checkpoint holds for each parameter besides weight and moments, where replicas differ."""
+        residual = self.strategy == "powersgd" or self.wire in ("int8", "int4")
+        if not self.is_local:
+            return self.replicas * residual
+        travelling = (self.replicas + 1) / self.fragments if self.overlap else 0.0
+        anchor, weight_and_moments = 1, 3
+        return anchor + bool(self.outer_momentum) + travelling + self.replicas * (weight_and_moments + residual)
 
     def steps_apart(self, rate_share: float) -> int:
         """Steps between two averages, where the learning rate is this share of its peak."""
