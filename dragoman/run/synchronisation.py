@@ -178,6 +178,16 @@ def require_possible(settings: Settings) -> None:
         )
 
 
+def is_allowed(strategy: str, settings: Settings) -> bool:
+    """Whether a run with the other settings could use a strategy."""
+    own = settings.synchronisation.model_copy(update={"strategy": strategy})
+    try:
+        require_possible(settings.model_copy(update={"synchronisation": own}))
+    except UsageError:
+        return False
+    return True
+
+
 def with_reason(chosen: Synchronisation, reason: str) -> Synchronisation:
     """Adds why it was chosen."""
     return replace(chosen, reason=reason)
