@@ -340,7 +340,7 @@ def send_folder(
     folder = folder.absolute()
     partial = folder.with_name(f".{folder.name}.partial")
     names = {"path": str(partial), "as": str(folder)}
-    if not connection.ask({"do": "make_folder"} | names, "made"):
+    if not connection.ask({"do": "make_folder"} | names, "made", is_stopping=is_stopping):
         return False
     target = f"{connection.host.copy_name}:{partial}/"
     config = ["-F", str(ssh_config)] if ssh_config else []
@@ -355,7 +355,7 @@ def send_folder(
     if code:
         reason = _first_reason(errors) or f"the copy ended with code {code}"
         raise HostError(connection.host, f"The data could not be copied to {connection.host.name}: {reason}")
-    connection.ask({"do": "rename_folder"} | names, "renamed")
+    connection.ask({"do": "rename_folder"} | names, "renamed", is_stopping=is_stopping)
     return True
 
 

@@ -452,6 +452,14 @@ def test_a_stop_ends_the_checks_wherever_they_are(fake_hosts, call, prepared, bu
     assert all(connection.is_closed for connection in fake_hosts.opened)
 
 
+@pytest.mark.parametrize("request_name", ["make_folder", "rename_folder"])
+def test_a_stop_ends_what_a_host_is_asked_about_a_copy(fake_hosts, monkeypatch, tmp_path, request_name):
+    fake_hosts.stopped_at = request_name
+    monkeypatch.setattr(host_connections, "_run_until_stopped", lambda *_: (0, ""))
+    with pytest.raises(StopRequestedError):
+        send_folder(fake_hosts(Host("b", 1)), tmp_path, None, lambda: True)
+
+
 def test_a_stop_ends_a_copy(monkeypatch):
     begin = time.monotonic()
     with pytest.raises(StopRequestedError):
