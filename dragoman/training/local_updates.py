@@ -290,8 +290,12 @@ class LocalUpdates:
         is_judged = self.plan.guard and self.progress.is_apart and self._world.is_first
         harm = find_harm(self.progress.dev_losses, newest, rate) if is_judged else None
         self.progress.dev_losses.append(newest)
-        agreed = self._world.first_error(harm)
-        return None if agreed is None else f"Replicas seem to hurt each other: {agreed}. {self.step_back()}"
+        if (agreed := self._world.first_error(harm)) is None:
+            return None
+        what_follows = self.step_back()
+        # The next average was planned at the longer interval.
+        self.progress.next_start = min(self.progress.next_start, newest[0] + self._steps_to_next())
+        return f"Replicas seem to hurt each other: {agreed}. {what_follows}"
 
     def step_back(self) -> str:
         """Collective: averages four times as often, or at every step from now on; returns what follows."""

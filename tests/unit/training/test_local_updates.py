@@ -397,6 +397,18 @@ def test_translators_get_the_mean_by_parameter_name():
 # Stepping back
 
 
+def test_a_shorter_interval_begins_at_once():
+    _, updates = build(replace(PLAIN, interval=64, max_interval=64))
+    learn(updates, 0)
+    assert "every 16 steps" in (updates.judge((1, float("nan"), 1.0), lambda _step: 1.0) or "")
+    learn(updates, *range(1, 16))
+    first, second = weights_of(updates)
+    assert bits(first) != bits(second)
+    learn(updates, 16)
+    first, second = weights_of(updates)
+    assert bits(first) == bits(second)
+
+
 @pytest.mark.parametrize("decision", ["the dev loss is nan", None])
 def test_the_first_rank_decides_for_all_whether_replicas_hurt_each_other(monkeypatch, decision):
     """Here for one that sees it the other way round, as its processor may round the expected loss differently."""
