@@ -32,7 +32,7 @@ from dragoman.launch.connection import (
 from dragoman.launch.hosts import Host, HostFacts, LaunchPlan, clock_warning, gather_facts, host_problems
 from dragoman.launch.link_report import explain_separation, find_loss
 from dragoman.run.checkpoints import START_FOLDER, newest_complete_checkpoint
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.folder import RunFolder, checkpoint_step
 
 LOOK_SECONDS = 1.0
@@ -200,6 +200,8 @@ class HostConnections:
                 return self._check(host)
             except UserError as error:
                 return error
+            except OSError as error:  # of this machine, perhaps only for a while
+                return UserError(f"{host.name} could not be checked: {describe_os_error(error)}.")
 
         with ThreadPoolExecutor(max_workers=32) as pool:
             answers = dict(zip(hosts, pool.map(check, hosts), strict=True))

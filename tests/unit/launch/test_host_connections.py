@@ -1,6 +1,7 @@
 """Calling the hosts of a run: those that can work together are found, others are named with the reason, and lost hosts
 rejoin when they can be used again."""
 
+import errno
 import re
 import socket
 import threading
@@ -667,6 +668,19 @@ def test_no_host_is_tried_after_the_end(search, build_plan):
     num_tries = len(search.tried)
     time.sleep(0.05)
     assert len(search.tried) == num_tries
+
+
+def test_a_fault_of_this_machine_ends_neither_the_run_nor_the_search_for_a_host(
+    fake_hosts, connections, call, prepared, build_plan, monkeypatch
+):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", "/shared/run")
+
+    monkeypatch.setattr(host_connections, "gather_facts", fail)
+    reason = "the network file system no longer knows the file"
+    assert call("a") == ([], {Host("a", 2): f"a could not be checked: {reason}."})
+    with connections() as opened:
+        assert LostHosts(build_plan(prepared=prepared), opened)._try(Host("a", 2)) is None
 
 
 @pytest.mark.parametrize("is_usable", [True, False])
