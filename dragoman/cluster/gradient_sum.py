@@ -95,8 +95,8 @@ class GradientSum:
         if self.group.size > 1:
             while len(self._works) < len(self._buckets):  # all buckets, on a rank that had no batch
                 self._send_next_bucket()
-            with waiting("the gradients of all ranks"):
-                for work in self._works:
+            for work in self._works:
+                with waiting("the gradients of all ranks"):
                     work.wait()
             for bucket, summed in self._sums_kept.items():
                 self._buckets[bucket].copy_(summed)

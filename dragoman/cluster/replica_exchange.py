@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.cluster.heartbeat import waiting
+from dragoman.cluster.heartbeat import beat, waiting
 from dragoman.cluster.replica_layout import ReplicaLayout
-from dragoman.cluster.world import RankGroup, World
+from dragoman.cluster.world import RankGroup, World, cut
 
 
 class ReplicaExchange:
@@ -30,17 +30,23 @@ class ReplicaExchange:
         """Replicas that this rank computes for."""
         return self.layout.own(self._world.rank)
 
-    def start(self, payloads: Mapping[int, Tensor]) -> "PendingPayloads":
-        """Collective: starts to send the payload of each own replica to all others; all have the same length."""
+    def start(self, payloads: Mapping[int, Tensor], is_hidden: bool = False) -> "PendingPayloads":
+        """Collective: starts to send the payload of each own replica to all others; all have the same length.
+
+        Sent in pieces, unless hidden behind steps: the votes of these steps would queue behind all pieces.
+        """
         own = [payloads[replica] for replica in self.layout.led_by(self._world.rank)]
         if self._leaders.size == 1 or not own:
-            return PendingPayloads(self, dict(payloads), None, [], next(iter(payloads.values())))
+            return PendingPayloads(self, dict(payloads), [], [], next(iter(payloads.values())))
         leaders = sorted(set(self.layout.leaders))
         most = max(self.layout.leaders.count(leader) for leader in leaders)
         mine = torch.stack([*own, *[torch.zeros_like(own[0])] * (most - len(own))])
         gathered = [torch.empty_like(mine) for _ in leaders]
-        work = dist.all_gather(gathered, mine, group=self._leaders.handle, async_op=True)
-        return PendingPayloads(self, dict(payloads), work, gathered, own[0])
+        pieces = [(mine, *gathered)] if is_hidden else zip(*map(cut, (mine, *gathered)), strict=True)
+        works = [
+            dist.all_gather(list(others), sent, group=self._leaders.handle, async_op=True) for sent, *others in pieces
+        ]
+        return PendingPayloads(self, dict(payloads), works, gathered, own[0])
 
     def by_replica(self, gathered: Sequence[Tensor]) -> list[Tensor]:
         """Returns the payload of each replica from what the leaders gathered."""
@@ -60,7 +66,7 @@ class ReplicaExchange:
             if group.size == 1:
                 continue
             table = torch.stack(known) if known is not None else like.new_empty(self.layout.num_replicas, *like.shape)
-            dist.broadcast(table, src=self.layout.leaders[replica], group=group.handle)
+            self._tell(replica, table)
             known = list(table)
         assert known is not None
         return known
@@ -72,13 +78,17 @@ class ReplicaExchange:
         total = torch.zeros_like(like)
         for replica in led:
             total += own[replica]
-        with waiting("the weights of all replicas"):
-            if led and self._leaders.size > 1:
-                dist.all_reduce(total, group=self._leaders.handle)
-            for replica in self.own:
-                if self.groups[replica].size > 1:
-                    dist.broadcast(total, src=self.layout.leaders[replica], group=self.groups[replica].handle)
+        if led and self._leaders.size > 1:
+            _await([dist.all_reduce(piece, group=self._leaders.handle, async_op=True) for piece in cut(total)])
+        for replica in self.own:
+            if self.groups[replica].size > 1:
+                self._tell(replica, total)
         return total
+
+    def _tell(self, replica: int, tensor: Tensor) -> None:
+        """Collective: sends a tensor from the leader of a replica to its other ranks."""
+        leader, group = self.layout.leaders[replica], self.groups[replica].handle
+        _await([dist.broadcast(piece, src=leader, group=group, async_op=True) for piece in cut(tensor)])
 
     def send_to(self, receivers: Sequence[int], replica: int, tensor: Tensor | None, like: Tensor) -> Tensor | None:
         """Collective: gives a replica's tensor to ranks that do not compute for it; others get what they gave."""
@@ -88,12 +98,23 @@ class ReplicaExchange:
                 continue
             if self._world.rank == leader:
                 assert tensor is not None
-                dist.send(tensor, receiver)
+                for piece in cut(tensor):
+                    beat(f"sending the state of replica {replica}")
+                    dist.send(piece, receiver)
             elif self._world.rank == receiver:
                 tensor = torch.empty_like(like)
-                with waiting(f"the state of replica {replica}"):
-                    dist.recv(tensor, leader)
+                for piece in cut(tensor):
+                    with waiting(f"the state of replica {replica}"):
+                        dist.recv(piece, leader)
         return tensor
+
+
+def _await(works: Sequence[dist.Work | None]) -> None:
+    """Waits for what other ranks send."""
+    for work in works:
+        assert work is not None
+        with waiting("the tensors of all replicas"):
+            work.wait()
 
 
 @dataclass
@@ -102,18 +123,18 @@ class PendingPayloads:
 
     exchange: ReplicaExchange
     own: dict[int, Tensor]
-    work: dist.Work | None
+    works: list[dist.Work | None]
     gathered: list[Tensor]
     like: Tensor
 
     def wait(self) -> list[Tensor]:
         """Collective: returns the payload of every replica, in their order."""
-        with waiting("the payloads of all replicas"):
-            if self.work is not None:
-                self.work.wait()
-                known: list[Tensor] | None = self.exchange.by_replica(self.gathered)
-            else:
-                layout = self.exchange.layout
-                is_complete = len(self.own) == layout.num_replicas
-                known = [self.own[replica] for replica in range(layout.num_replicas)] if is_complete else None
-            return self.exchange.tell_own_ranks(known, self.like)
+        _await(self.works)
+        known: list[Tensor] | None
+        if self.works:
+            known = self.exchange.by_replica(self.gathered)
+        else:
+            layout = self.exchange.layout
+            is_complete = len(self.own) == layout.num_replicas
+            known = [self.own[replica] for replica in range(layout.num_replicas)] if is_complete else None
+        return self.exchange.tell_own_ranks(known, self.like)

@@ -30,6 +30,7 @@ class RankGroup:
     """None for all ranks, or where there is only one."""
 
 
+PIECE_BYTES = 4 * 2**20
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Long, because ranks wait here while one of them evaluates; hangs are found by heartbeats."""
 
@@ -123,9 +124,9 @@ class World:
 
     def send_tensor(self, tensor: Tensor, sender: int) -> None:
         """Collective: copies the sender's values to every rank, in place."""
-        if self.size > 1:
+        for piece in cut(tensor) if self.size > 1 else ():
             with waiting(f"weights from rank {sender}"):
-                dist.broadcast(tensor, src=sender)
+                dist.broadcast(piece, src=sender)
 
     def wait_for_all(self) -> None:
         """Collective: returns when every rank has called it."""
@@ -159,6 +160,11 @@ class Vote:
             with waiting("the votes of all ranks"):
                 self.work.wait()
         return int(self.ballot)
+
+
+def cut(tensor: Tensor) -> Sequence[Tensor]:
+    """Cuts a tensor into views of a few megabytes, each of which is a heartbeat: a slow link must not seem to hang."""
+    return torch.split(tensor.view(-1), PIECE_BYTES // tensor.itemsize)
 
 
 def join_world(rendezvous: Rendezvous | None, device: torch.device = CPU) -> World:

@@ -36,6 +36,7 @@ from dragoman.run.synchronisation import (
     EXACT,
     Synchronisation,
     default_replicas,
+    is_allowed,
     local_rate_factor,
     resolve_synchronisation,
     steps_together,
@@ -153,10 +154,10 @@ def _candidates(measured: Measurements, settings: Settings, exact_seconds: float
     candidates += [
         Synchronisation(name, replicas, wire=name, powersgd_rank=own.powersgd_rank)
         for name in ("fp16", "bf16", "int8", "powersgd")
-        if name in known
+        if name in known and is_allowed(name, settings)
     ]
-    if training.precision == "fp16" or settings.checkpoints.ema_decay:
-        return candidates  # replicas with weights of their own are refused with these settings
+    if not is_allowed("local", settings):
+        return candidates
     apart = Synchronisation(
         "local",
         replicas,
@@ -340,6 +341,8 @@ class StrategyChoice:
 
     estimates: Sequence[StrategyEstimate]
     chosen: Synchronisation
+    is_auto_allowed: bool = True
+    """Whether the other settings of the run would allow `--sync auto`."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as `dragoman check --json` prints them."""
@@ -353,7 +356,9 @@ class StrategyChoice:
             for each in self.estimates
             if each.plan.strategy != "local" or each.plan.interval in SHOWN_INTERVALS or self._is_chosen(each)
         ]
-        return [head, *rows, f"--sync auto would take {self.chosen.strategy}: {self.chosen.reason}"]
+        name = self.chosen.strategy
+        advice = f"--sync auto would take {name}" if self.is_auto_allowed else f"--sync {name} fits best"
+        return [head, *rows, f"{advice}: {self.chosen.reason}"]
 
     def _is_chosen(self, estimate: StrategyEstimate) -> bool:
         return replace(estimate.plan, reason="") == replace(self.chosen, reason="")
@@ -371,7 +376,9 @@ class StrategyChoice:
 
 def compare_strategies(measured: Measurements, settings: Settings) -> StrategyChoice:
     """Estimates all strategies, and chooses."""
-    return StrategyChoice(estimate_strategies(measured, settings), choose_strategy(measured, settings))
+    return StrategyChoice(
+        estimate_strategies(measured, settings), choose_strategy(measured, settings), is_allowed("auto", settings)
+    )
 
 
 def predict_as_configured(measured: Measurements, settings: Settings) -> Prediction:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import secrets
 import shlex
 import shutil
@@ -31,7 +32,7 @@ from dragoman.launch.connection import (
 from dragoman.launch.hosts import Host, HostFacts, LaunchPlan, clock_warning, gather_facts, host_problems
 from dragoman.launch.link_report import explain_separation, find_loss
 from dragoman.run.checkpoints import START_FOLDER, newest_complete_checkpoint
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError, UserError, describe_os_error
 from dragoman.run.folder import RunFolder, checkpoint_step
 
 LOOK_SECONDS = 1.0
@@ -49,6 +50,10 @@ ANSWER_SECONDS = 60.0
 REACH_SECONDS = 60.0
 """Longer than the test of a link that is broken in every way."""
 UNDO_SECONDS = 2.0
+_NO_RSYNC = re.compile(r"rsync: (command )?not found|(command not found|unknown command): *rsync", re.IGNORECASE)
+"""What shells say where a host has no rsync."""
+_WORDS_OF_COPYING = re.compile(r"\b(rsync|scp|ssh)\b.*: ")
+_CONSEQUENCE = re.compile(r"^rsync.*(unexpectedly closed|\(code \d+\) at )")
 COPY_POLL_SECONDS = 0.2
 
 
@@ -195,6 +200,8 @@ class HostConnections:
                 return self._check(host)
             except UserError as error:
                 return error
+            except OSError as error:  # of this machine, perhaps only for a while
+                return UserError(f"{host.name} could not be checked: {describe_os_error(error)}.")
 
         with ThreadPoolExecutor(max_workers=32) as pool:
             answers = dict(zip(hosts, pool.map(check, hosts), strict=True))
@@ -225,14 +232,19 @@ class HostConnections:
     def _supply(self, hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> None:
         """Sends each host what it lacks: the data, and the settings of the run if it does not see our folder."""
         for host in hosts:
-            if facts[host].data is None:
-                self._send(self._plan.prepared, host, str(self._plan.prepared))
+            if facts[host].data is None and not self._send(self._plan.prepared, host, str(self._plan.prepared)):
+                raise HostError(
+                    host,
+                    f"{host.name} has a folder {self._plan.prepared} that is no complete prepared corpus: remove it "
+                    "there and use --send-data.",
+                )
             if not facts[host].shares_run_folder:
                 self._send_config(host)
         if hosts and not any(each.shares_run_folder for each in facts.values()):
-            self._send_checkpoint(hosts[0], max((each.newest_step or 0 for each in facts.values()), default=0))
-
-            self._send_start_weights(hosts[0])
+            newest_steps = [each.newest_step for each in facts.values() if each.newest_step is not None]
+            self._send_checkpoint(hosts[0], max(newest_steps, default=0))
+            if not newest_steps:
+                self._send_start_weights(hosts[0])
 
     def _send_start_weights(self, host: Host) -> None:
         """Sends the weights that the run starts from, if those are of another run and nothing is trained yet."""
@@ -249,9 +261,10 @@ class HostConnections:
             if checkpoint is not None and (step := checkpoint_step(checkpoint)) > newest_step:
                 self._send(checkpoint, host, f"the checkpoint of step {step}")
 
-    def _send(self, folder: Path, host: Host, name: str) -> None:
+    def _send(self, folder: Path, host: Host, name: str) -> bool:
+        """Sends a folder; returns False where the host has one of that name already."""
         self._say(f"Copying {name} to {host.name}.")
-        send_folder(self._connections[host], folder, self._plan.placement.ssh_config, self._is_stopping)
+        return send_folder(self._connections[host], folder, self._plan.placement.ssh_config, self._is_stopping)
 
     def _connect(self, host: Host) -> Connection:
         if host not in self._connections:
@@ -321,25 +334,38 @@ class HostConnections:
 
 def send_folder(
     connection: Connection, folder: Path, ssh_config: Path | None, is_stopping: Callable[[], bool] = lambda: False
-) -> None:
-    """Copies a folder to the same path on the host: with rsync, which continues an interrupted copy, or with scp."""
-    name, folder = connection.host.name, folder.absolute()
+) -> bool:
+    """Copies a folder to the same path on the host; returns False, and copies nothing, where there is one already.
+
+    With rsync, which continues an interrupted copy; with scp where this machine or the host has no rsync.
+    """
+    folder = folder.absolute()
     partial = folder.with_name(f".{folder.name}.partial")
-    connection.ask({"do": "make_folder", "path": str(partial)}, "made")
+    names = {"path": str(partial), "as": str(folder)}
+    if not connection.ask({"do": "make_folder"} | names, "made", is_stopping=is_stopping):
+        return False
     target = f"{connection.host.copy_name}:{partial}/"
-    if shutil.which("rsync"):
-        # --protect-args: no shell on the other side interprets the path.
-        options = ["--archive", "--partial", "--protect-args", "-e", shlex.join(ssh_command(ssh_config))]
-        command = ["rsync", *options, "--", f"{folder}/", target]
-    else:
-        config = ["-F", str(ssh_config)] if ssh_config else []
-        files = [str(path) for path in sorted(folder.iterdir())]
-        command = ["scp", "-q", "-r", "-p", *config, "-o", "BatchMode=yes", "--", *files, target]
-    code, errors = _run_until_stopped(command, is_stopping)
+    config = ["-F", str(ssh_config)] if ssh_config else []
+    # --protect-args: no shell on the other side interprets the path.
+    options = ["--archive", "--partial", "--protect-args", "-e", shlex.join(ssh_command(ssh_config))]
+    rsync = ["rsync", *options, "--", f"{folder}/", target]
+    files = [str(path) for path in sorted(folder.iterdir())]
+    scp = ["scp", "-q", "-r", "-p", *config, "-o", "BatchMode=yes", "--", *files, target]
+    code, errors = _run_until_stopped(rsync if shutil.which("rsync") else scp, is_stopping)
+    if code and _NO_RSYNC.search(errors):
+        code, errors = _run_until_stopped(scp, is_stopping)
     if code:
-        reason = (errors.strip().splitlines() or [f"{command[0]} ended with code {code}"])[-1]
-        raise HostError(connection.host, f"The data could not be copied to {name}: {reason}")
-    connection.ask({"do": "rename_folder", "path": str(partial), "as": str(folder)}, "renamed")
+        reason = _first_reason(errors) or f"the copy ended with code {code}"
+        raise HostError(connection.host, f"The data could not be copied to {connection.host.name}: {reason}")
+    connection.ask({"do": "rename_folder"} | names, "renamed", is_stopping=is_stopping)
+    return True
+
+
+def _first_reason(errors: str) -> str | None:
+    """Returns what a copying program said about its failure, not what it said because of it, nor a login message."""
+    lines = [line for line in errors.strip().splitlines() if not _CONSEQUENCE.search(line)]
+    own = [line for line in lines if _WORDS_OF_COPYING.search(line)]
+    return next(iter(own or lines[-1:]), None)
 
 
 def _run_until_stopped(command: Sequence[str], is_stopping: Callable[[], bool]) -> tuple[int, str]:

@@ -112,10 +112,13 @@ class HostProgram:
         return {"measurements": found}
 
     def _do_make_folder(self, request: Message) -> Message:
-        path = Path(request["path"])
+        """Makes a folder to copy into, unless there is one already under the name that it will get."""
+        path, final = Path(request["path"]), Path(request["as"])
+        if final.is_dir() and any(final.iterdir()):
+            return {"made": False}
         self._claim.note_made(path)
         path.mkdir(parents=True, exist_ok=True)
-        return {"made": request["path"]}
+        return {"made": True}
 
     def _do_rename_folder(self, request: Message) -> Message:
         """Gives a folder its final name once it has been copied completely."""

@@ -22,6 +22,7 @@ from dragoman.run.files import write_then_rename
 from dragoman.run.folder import RunFolder, lock_run, make_run_folder
 from dragoman.run.interruption import signals_as_keyboard_interrupt
 from dragoman.run.status import RunStatus, StatusFile, read_status, require_untrained
+from dragoman.run.synchronisation import resolve_synchronisation
 
 STARTED_STATES = ("running", "finished", "stopped")
 POLL_SECONDS = 0.2
@@ -112,7 +113,8 @@ def _start_error(run: RunFolder, code: int, log_begin: int) -> UserError:
 WORKER_MODULE = "dragoman.training.worker"
 BYTES_PER_PARAMETER = 12
 """Bytes of a parameter in a checkpoint: the weight and two moments, 4 bytes each."""
-BYTES_PER_AVERAGE = 4
+BYTES_PER_VALUE = 4
+"""Bytes of everything else that a checkpoint has for each parameter."""
 _NO_BETTER = "the dev set did not get better for as many evaluations as evaluation.patience allows"
 
 
@@ -154,7 +156,9 @@ def _train(
     """Trains a run that is ready and locked; returns why it ended."""
     with _remembered(run, placement, status), status:
         placement, choice = place_on_cores(placement, settings)
-        plan = LaunchPlan.from_settings(run, settings, placement, WORKER_MODULE, kept_bytes(settings), is_resumed)
+        plan = LaunchPlan.from_settings(
+            run, settings, placement, WORKER_MODULE, kept_bytes(settings, len(placement.hosts)), is_resumed
+        )
         try:
             if choice:
                 status.update(num_workers=placement.num_workers)
@@ -210,8 +214,11 @@ def note_end(status: StatusFile, reason: str) -> None:
     status.update(state=ended_state(reason), reason=reason, **changes)
 
 
-def kept_bytes(settings: Settings) -> int:
-    """Returns the disk space of all checkpoints that exist at one time."""
+def kept_bytes(settings: Settings, num_machines: int = 1) -> int:
+    """Returns the disk space of all checkpoints that exist at one time.
+
+    With `auto`, as much as replicas that learn apart would need: which way is taken is known only after measuring.
+    """
     from dragoman.corpus.prepared_corpus import PreparedCorpus  # takes a while: this machine's program starts first
 
     corpus = PreparedCorpus.open(settings.data.prepared)
@@ -220,8 +227,12 @@ def kept_bytes(settings: Settings) -> int:
     num_kept = keep.keep_last + keep.keep_best + 1
     if keep.average:
         num_kept += AverageOf.parse(keep.average).number
-    num_bytes = BYTES_PER_PARAMETER + (BYTES_PER_AVERAGE if keep.ema_decay else 0)
-    return num_kept * num_bytes * count_parameters(shape)
+    own = settings.synchronisation
+    if own.strategy == "auto" and num_machines > 1:
+        own = own.model_copy(update={"strategy": "local"})
+    plan = resolve_synchronisation(settings.model_copy(update={"synchronisation": own}), num_machines)
+    num_bytes = BYTES_PER_PARAMETER + BYTES_PER_VALUE * (bool(keep.ema_decay) + plan.checkpoint_values)
+    return int(num_kept * num_bytes * count_parameters(shape))
 
 
 def write_end_report(run: RunFolder, settings: Settings) -> None:

@@ -21,7 +21,7 @@ from dragoman.launch.connection import Connection, HostError, Keepalive, Message
 from dragoman.launch.host_connections import send_folder
 from dragoman.launch.host_program import HostProgram
 from dragoman.launch.hosts import Host, HostFacts, gather_facts
-from dragoman.run.errors import UserError
+from dragoman.run.errors import UserError, describe_fault
 from dragoman.run.folder import RunFolder
 from dragoman.translation.files.bulk import LoadedModel, TextPart, TranslatedPart
 from dragoman.translation.files.order import LineBlock, TranslationOrder
@@ -197,12 +197,13 @@ class TranslationHosts:
                 part = None
             if is_sent:
                 self._ask(connection, {"do": "remove_model", "path": str(self._folder)}, "removed")
-        except (UserError, StopRequestedError) as error:
+        except Exception as error:  # whatever it is: others would wait for this host without end
             if part is not None:
                 self._parts.put(part)
             if not self._is_over.is_set():
-                reason = str(error) or f"nothing was heard from it for {HOST_TIMEOUT_SECONDS:.0f} s."
-                self._events.put(_Lost(host, reason))
+                is_silent = isinstance(error, StopRequestedError)
+                silence = f"nothing was heard from it for {HOST_TIMEOUT_SECONDS:.0f} s."
+                self._events.put(_Lost(host, silence if is_silent else describe_fault(error)))
         finally:
             if connection is not None:
                 self._keepalive.remove(connection)

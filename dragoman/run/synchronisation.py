@@ -45,7 +45,17 @@ class Synchronisation:
     @property
     def is_streamed(self) -> bool:
         """Whether a part of the weights is sent after every step and arrives while the next one computes."""
-        return self.is_local and self.overlap and self.fragments == self.interval
+        return self.is_local and self.overlap and self.fragments == self.interval == self.max_interval
+
+    @property
+    def checkpoint_values(self) -> float:
+        """Numbers that a checkpoint holds for each parameter besides weight and moments, where replicas differ."""
+        residual = self.strategy == "powersgd" or self.wire in ("int8", "int4")
+        if not self.is_local:
+            return self.replicas * residual
+        travelling = (self.replicas + 1) / self.fragments if self.overlap else 0.0
+        anchor, weight_and_moments = 1, 3
+        return anchor + bool(self.outer_momentum) + travelling + self.replicas * (weight_and_moments + residual)
 
     def steps_apart(self, rate_share: float) -> int:
         """Steps between two averages, where the learning rate is this share of its peak."""
@@ -166,6 +176,16 @@ def require_possible(settings: Settings) -> None:
             f"synchronisation.strategy {own.strategy} cannot be used with checkpoints.ema_decay, because replicas have "
             'different weights between averages: use checkpoints.average = "last:5" instead.'
         )
+
+
+def is_allowed(strategy: str, settings: Settings) -> bool:
+    """Whether a run with the other settings could use a strategy."""
+    own = settings.synchronisation.model_copy(update={"strategy": strategy})
+    try:
+        require_possible(settings.model_copy(update={"synchronisation": own}))
+    except UsageError:
+        return False
+    return True
 
 
 def with_reason(chosen: Synchronisation, reason: str) -> Synchronisation:

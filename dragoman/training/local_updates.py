@@ -223,7 +223,7 @@ class LocalUpdates:
             replica.sent = replica.weights[part] - self._anchor[part]
             residual = replica.residual[part] if replica.residual is not None else None
             payloads[index] = self._format.encode(replica.sent, residual)
-        self._pending = self._exchange.start(payloads)
+        self._pending = self._exchange.start(payloads, is_hidden=self.plan.overlap)
         self.progress.is_travelling = True
 
     def _arrived(self) -> Tensor | None:
@@ -283,10 +283,19 @@ class LocalUpdates:
         return total.div_(self._exchange.layout.num_replicas)
 
     def judge(self, newest: DevLoss, rate: RateOfStep) -> str | None:
-        """Collective: steps back where the replicas hurt each other, and says so; None where they do not."""
-        harm = find_harm(self.progress.dev_losses, newest, rate) if self.plan.guard and self.progress.is_apart else None
+        """Collective: steps back where the replicas hurt each other, and says so; None where they do not.
+
+        The first rank decides: others may round the expected loss differently, and all must step back together.
+        """
+        is_judged = self.plan.guard and self.progress.is_apart and self._world.is_first
+        harm = find_harm(self.progress.dev_losses, newest, rate) if is_judged else None
         self.progress.dev_losses.append(newest)
-        return None if harm is None else f"Replicas seem to hurt each other: {harm}. {self.step_back()}"
+        if (agreed := self._world.first_error(harm)) is None:
+            return None
+        what_follows = self.step_back()
+        # The next average was planned at the longer interval.
+        self.progress.next_start = min(self.progress.next_start, newest[0] + self._steps_to_next())
+        return f"Replicas seem to hurt each other: {agreed}. {what_follows}"
 
     def step_back(self) -> str:
         """Collective: averages four times as often, or at every step from now on; returns what follows."""

@@ -121,7 +121,10 @@ def send_replicas(
 ) -> None:
     """Collective: sends the state of replicas from the rank that could read it to all others."""
     expected = updates.expected_tensors(state.replicas) if state.has_replicas else {}
-    received = {name: tensors.get(name, torch.empty_like(like)) for name, like in expected.items()}
+    received = {
+        name: tensors[name].to(like.device) if name in tensors else torch.empty_like(like)
+        for name, like in expected.items()
+    }
     for tensor in received.values():
         world.send_tensor(tensor, sender)
     if world.rank != sender:

@@ -92,7 +92,9 @@ def reopen_run(
     for section, key in _KEPT_ON_RESUME:
         old, new = (getattr(getattr(each, section), key) for each in (before, settings))
         if old != new:
-            raise UsageError(f"A resumed run must keep {section}.{key} = {old}; start a new run to use {new}.")
+            raise UsageError(
+                f"A resumed run must keep {section}.{key} = {_shown(old)}; start a new run to use {_shown(new)}."
+            )
     _require_data(run, settings.data.prepared)
     corpus = _check_settings(settings, num_workers, _fewer_workers(settings, has_other_hosts))
     settings = _resolve_tokenizer(_resolve_data(settings, corpus), corpus, before)
@@ -106,6 +108,13 @@ def reopen_run(
     if settings != before:
         provenance = read_toml(run.config).get(PROVENANCE, {})
         _write_config(run, settings, {name: provenance[name] for name in _KEPT_PROVENANCE if name in provenance})
+
+
+def _shown(value: object) -> object:
+    """Returns a setting as a person writes it."""
+    if value is None:
+        return "its default"
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _require_data(run: RunFolder, prepared: Path) -> None:

@@ -40,7 +40,7 @@ class Saved:
     seconds: float
     """Time to write, in parallel with steps."""
     snapshot_seconds: float
-    """Time to copy in memory, between two steps."""
+    """Time between two steps: to bring the state of replicas here, and to copy it in memory."""
     problems: tuple[str, ...] = ()
     """Damage found in older checkpoints."""
 
@@ -77,6 +77,8 @@ class ReplicaTensors:
     moments: dict[str, Tensor] = field(default_factory=dict)
     """Moments of the first replica, so that all hosts save the same."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+    """How long it took to bring them here, over a slow link perhaps."""
 
 
 SAME_EVERYWHERE = ReplicaTensors()
@@ -153,7 +155,7 @@ class CheckpointSaver:
         begin = time.perf_counter()
         snapshot = self._copy.take(state, learner, replicas)
         self._being_saved, self._retry_at = snapshot.state, math.inf
-        self._writing = self._thread.submit(self._write, snapshot, time.perf_counter() - begin)
+        self._writing = self._thread.submit(self._write, snapshot, replicas.seconds + time.perf_counter() - begin)
         return True
 
     def mark_outdated(self) -> None:

@@ -458,9 +458,11 @@ class Trainer:
     def _collect_replicas(self) -> ReplicaTensors:
         """Collective: returns what replicas add to a checkpoint; sends it to ranks that save, once for each step."""
         if self._collected_at != self.step:
+            begin = time.perf_counter()
             collected = self._updates.collect(self._savers)
             agreed = self._updates.agreed_tensors(collected) if self._is_saver else ({}, {})
-            self._collected, self._collected_at = ReplicaTensors(*agreed, collected), self.step
+            seconds = time.perf_counter() - begin
+            self._collected, self._collected_at = ReplicaTensors(*agreed, collected, seconds), self.step
         return self._collected
 
     def _save_and_wait(self, save: Callable[[TrainingState, Learner, ReplicaTensors], None]) -> None:

@@ -208,7 +208,7 @@ def _torchrun_commands(job: JobRequest) -> dict[str, str]:
     places = [["--standalone", f"--nproc-per-node={job.num_workers}"]]
     if len(hosts) > 1:
         first = hosts[0].name.rpartition("@")[2]
-        if first in ("localhost", "127.0.0.1"):
+        if first in ("localhost", "127.0.0.1", "[::1]"):
             raise UsageError(f"--hosts: others cannot reach the first host as {first}: give its name in the network.")
         address = [f"--nnodes={len(hosts)}", f"--master-addr={first}", f"--master-port={_TORCHRUN_PORT}"]
         places = [

@@ -1,18 +1,23 @@
 """Replicas exchange tensors: every rank gets what one rank alone would have, however replicas are spread over ranks."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from ranks import run_ranks
 
+from dragoman.cluster import heartbeat
+from dragoman.cluster import world as world_module
+from dragoman.cluster.gradient_sum import GradientSum
 from dragoman.cluster.replica_exchange import ReplicaExchange
 from dragoman.cluster.replica_layout import ReplicaLayout
 from dragoman.cluster.world import World
 
 CASES = ((4, 2), (4, 4), (8, 4), (6, 3), (6, 2), (4, 1))
 """Virtual workers and replicas; on three ranks, one of six virtual workers in two replicas computes for both."""
-NUM_VALUES = 11
+NUM_VALUES, NUM_PIECES = 11, 3
 
 
 def values_of(replica: int, seed: int = 0) -> torch.Tensor:
@@ -23,6 +28,7 @@ def values_of(replica: int, seed: int = 0) -> torch.Tensor:
 def exchange_everything(world: World) -> dict[tuple[int, int], dict[str, Any]]:
     """Exchanges payloads, sums and tensors to save, for every case."""
     torch.set_num_threads(1)
+    _cut_small(world)
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for num_virtual_workers, num_replicas in CASES:
         layout = ReplicaLayout.of_run(num_virtual_workers, num_replicas, world.size)
@@ -36,9 +42,15 @@ def exchange_everything(world: World) -> dict[tuple[int, int], dict[str, Any]]:
     return found
 
 
+def _cut_small(world: World) -> None:
+    """Lets all values travel in three pieces; a rank that is alone sends nothing, and is this very process."""
+    if world.size > 1:
+        world_module.PIECE_BYTES = 16
+
+
 def _exchange_payloads(exchange: ReplicaExchange, world: World, seed: int) -> list[list[int]]:
     payloads = {replica: values_of(replica, seed).view(torch.uint8) for replica in exchange.own}
-    pending = exchange.start(payloads)
+    pending = exchange.start(payloads, is_hidden=bool(seed))
     world.sum_numbers([1.0])  # while they travel, ranks exchange other things
     exchange.sum_exactly({replica: torch.ones(3) for replica in exchange.own})
     return [payload.tolist() for payload in pending.wait()]
@@ -83,3 +95,43 @@ def test_ranks_that_save_get_the_tensors_of_all_replicas_and_others_keep_their_o
     for rank, found in enumerate(ranks):
         expected = range(case[1]) if rank in (0, last) else found[case]["own"]
         assert found[case]["saved"] == {replica: values_of(replica).tolist() for replica in expected}
+
+
+def note_silence(world: World) -> dict[str, list[bool]]:
+    """Returns the heartbeats during each exchange that a slow link would make long: whether the rank was waiting."""
+    torch.set_num_threads(1)
+    _cut_small(world)
+    exchange = ReplicaExchange(ReplicaLayout.of_run(2, 2, world.size), world)
+    own = {replica: values_of(replica) for replica in exchange.own}
+    parameters = [torch.nn.Parameter(torch.zeros(16)) for _ in range(NUM_PIECES)]
+    gradients = GradientSum(parameters, world, bucket_bytes=64)
+    gradients.start_step()
+    found: dict[str, list[bool]] = {}
+    with _noted(found, "state of a replica"):
+        exchange.send_to([1], 0, own.get(0), torch.empty(NUM_VALUES))
+    with _noted(found, "exact sum"):
+        exchange.sum_exactly(own)
+    with _noted(found, "payloads"):
+        exchange.start({replica: values.view(torch.uint8) for replica, values in own.items()}).wait()
+    with _noted(found, "weights"):
+        world.send_tensor(torch.zeros(NUM_VALUES), 0)
+    with _noted(found, "gradients"):
+        gradients.finish()
+    return found
+
+
+@contextmanager
+def _noted(found: dict[str, list[bool]], name: str) -> Iterator[None]:
+    notes: list[bool] = []
+    heartbeat._heartbeat.note = lambda _doing, is_waiting, step=None: notes.append(is_waiting)  # type: ignore[method-assign]
+    yield
+    found[name] = list(notes)
+
+
+def test_a_link_that_is_slow_is_not_taken_for_a_hang(processes):
+    """Each piece ends the silence of both ends; one that sends does not wait for others."""
+    sender, receiver = run_ranks(processes, 2, note_silence)
+    assert sender["state of a replica"] == [False] * NUM_PIECES
+    assert sum(receiver["state of a replica"]) == NUM_PIECES
+    for name in ("exact sum", "payloads", "weights", "gradients"):
+        assert [sum(rank[name]) for rank in (sender, receiver)] == [NUM_PIECES] * 2, name

@@ -1,6 +1,7 @@
 """Estimates of ways to synchronise: physics that always holds, and what `auto` takes on slow and on fast links."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,7 @@ from dragoman.diagnosis.strategy_model import (
     place_replicas,
 )
 from dragoman.run.config import Settings
-from dragoman.run.synchronisation import Synchronisation
+from dragoman.run.synchronisation import Synchronisation, is_allowed
 
 UNLIMITED = 1e12
 ENCODING = {"fp32": 0.01, "fp16": 0.02, "bf16": 0.02, "int8": 0.04, "int4": 0.05, "powersgd": 0.05}
@@ -226,9 +227,30 @@ def test_a_run_with_one_replica_can_only_sum_exactly(changes, missing):
     assert {name for name, _ in by_name(measure(), **changes)} == set(QUALITY_COST) - missing
 
 
-def test_local_updates_are_not_proposed_where_they_are_refused():
+@pytest.mark.parametrize("own", [{"replicas": 16}, {"replicas": 3}, {"strategy": "hierarchical", "replicas": 16}])
+def test_a_number_of_replicas_that_is_refused_is_never_estimated(own):
+    """A run that sums exactly may have one, as it does not use it."""
+    assert {name for name, _ in by_name(measure(), **own)} == {"every_step", "hierarchical"}
+    assert predict_as_configured(measure(), settings_of(**own)).seconds > 0
+
+
+def half_precision() -> Settings:
     own = settings_of()
-    half = own.model_copy(update={"training": own.training.model_copy(update={"precision": "fp16"})})
+    return own.model_copy(update={"training": own.training.model_copy(update={"precision": "fp16"})})
+
+
+@pytest.mark.parametrize("rate", [1e6, SLOW, UNLIMITED])
+def test_every_option_that_is_advised_is_accepted(rate):
+    measured, half = measure(rate), half_precision()
+    choice = compare_strategies(measured, half)
+    words = " ".join([*strategy_advice(measured, half), choice.lines()[-1]])
+    options = set(re.findall(r"--sync (\w+)", words))
+    assert options
+    assert {name for name in options if not is_allowed(name, half)} == set()
+
+
+def test_local_updates_are_not_proposed_where_they_are_refused():
+    half = half_precision()
     assert not any(each.plan.is_local for each in estimate_strategies(measure(), half))
     assert not choose_strategy(measure(), half).is_local
 

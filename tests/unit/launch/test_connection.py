@@ -157,7 +157,7 @@ def test_a_program_on_this_machine_is_never_silent(screen):
 def test_no_shell_interprets_paths(screen, tmp_path):
     evil = tmp_path / "$(touch evil); touch evil 'x\" \n& wüst"
     with connect("elsewhere", screen) as connection:
-        connection.ask({"do": "make_folder", "path": str(evil)}, "made")
+        connection.ask({"do": "make_folder", "path": str(evil), "as": f"{evil}2"}, "made")
         command_line = psutil.Process(connection._process.pid).cmdline()
         assert evil.is_dir()
     assert not evil.exists()  # the run has not begun

@@ -1,6 +1,7 @@
 """Calling the hosts of a run: those that can work together are found, others are named with the reason, and lost hosts
 rejoin when they can be used again."""
 
+import errno
 import re
 import socket
 import threading
@@ -19,7 +20,7 @@ from dragoman.cluster.link_test import LinkResult
 from dragoman.launch import host_connections
 from dragoman.launch import hosts as hosts_module
 from dragoman.launch.connection import HostError, StopRequestedError
-from dragoman.launch.host_connections import HostConnections, LostHosts
+from dragoman.launch.host_connections import HostConnections, LostHosts, send_folder
 from dragoman.launch.hosts import Host, gather_facts
 from dragoman.run.checkpoints import START_FOLDER
 from dragoman.run.errors import UsageError
@@ -44,6 +45,7 @@ class FakeConnection:
     stopped_at: ClassVar[str | None] = None
     """The request during which a stop is asked for."""
     opened: ClassVar[list["FakeConnection"]] = []
+    has_folder = False
     quiet_seconds = 2.0
     seconds_silent = 0.0
 
@@ -77,6 +79,8 @@ class FakeConnection:
                 return {"ports": [first], "addresses": [f"10.0.0.{ord(name[0])}"]}
             case "reach":
                 return {other: self._reach(other, peer).to_json() for other, peer in request["peers"].items()}
+            case "make_folder":
+                return not self.has_folder
             case "get_ready":
                 return {"interface": "lo" if request["address"] == LOOPBACK else "eth0"}
             case _:
@@ -264,9 +268,10 @@ def sent(monkeypatch) -> list[tuple[str, Path]]:
     """Notes host and folder of everything that would be copied."""
     found: list[tuple[str, Path]] = []
 
-    def note(connection: FakeConnection, folder: Path, *_: object) -> None:
+    def note(connection: FakeConnection, folder: Path, *_: object) -> bool:
         connection.received.append({"do": "copy"})
         found.append((connection.host.name, folder))
+        return True
 
     monkeypatch.setattr(host_connections, "send_folder", note)
     return found
@@ -312,6 +317,80 @@ def test_hosts_without_our_folder_get_the_weights_to_start_from_once(fake_hosts,
     call("a", "b")
     assert sent == [("a", tmp_path / START_FOLDER)]
     assert said == ["Copying the weights to start from to a."]
+
+
+def test_a_host_that_returns_to_a_run_that_has_trained_needs_no_weights_to_start_from(fake_hosts, call, sent, tmp_path):
+    """It may have them already, and was then refused for ever."""
+    fake_hosts.differences["a"] = {"shares_run_folder": False, "config": None, "newest_step": 0}
+    (tmp_path / START_FOLDER).mkdir()
+    assert call("a")[1] == {}
+    assert sent == []
+
+
+def test_data_that_is_incomplete_on_a_host_is_not_replaced(fake_hosts, call, monkeypatch, prepared):
+    """Somebody else may have put something there."""
+    fake_hosts.differences["b"] = {"data": None}
+    monkeypatch.setattr(fake_hosts, "has_folder", True)
+    ready, problems = call("a", "b", is_data_sent=True)
+    assert [each.name for each in ready] == ["a"]
+    assert f"b has a folder {prepared} that is no complete prepared corpus: remove it" in problems[Host("b", 2)]
+
+
+PROGRAMS = {
+    "no rsync": (
+        """echo "sh: 1: rsync: not found" >&2; echo "rsync: connection unexpectedly closed (0 bytes)" >&2
+        echo "rsync error: error in rsync protocol data stream (code 12) at io.c(285)" >&2; exit 12""",
+        'while [ $# -gt 1 ]; do [ -f "$1" ] && cp "$1" "${TARGET}"; shift; done',
+    ),
+    "full disk": (
+        """echo "Welcome to b" >&2; echo 'rsync: [receiver] write failed on "x": No space left on device (28)' >&2
+        echo "rsync error: error in file IO (code 11) at receiver.c(380)" >&2
+        echo "rsync: [sender] write error: Broken pipe (32)" >&2; exit 11""",
+        "exit 1",
+    ),
+    "unknown key": (
+        """echo "Welcome to b" >&2; echo "Host key verification failed." >&2
+        echo "rsync: connection unexpectedly closed (0 bytes received so far) [sender]" >&2
+        echo "rsync error: unexplained error (code 255) at io.c(231)" >&2; exit 255""",
+        "exit 1",
+    ),
+}
+"""What rsync and scp do on this machine, by case."""
+
+
+@pytest.fixture
+def copying(monkeypatch, tmp_path) -> Callable[[str], Path]:
+    """Copies a folder with a file to b, while rsync and scp do as a case says; returns what b has then."""
+
+    def copy(case: str) -> Path:
+        folder, target = tmp_path / "my corpus", tmp_path / "target"
+        for each in (folder, target, tmp_path / "bin"):
+            each.mkdir()
+        (folder / "train.en").touch()
+        for name, script in zip(("rsync", "scp"), PROGRAMS[case], strict=True):
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        monkeypatch.setenv("TARGET", str(target))
+        assert send_folder(FakeConnection(Host("b", 1)), folder, None)
+        return target
+
+    return copy
+
+
+def test_a_host_without_rsync_gets_its_data_by_scp(copying):
+    assert [path.name for path in copying("no rsync").iterdir()] == ["train.en"]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [("full disk", "No space left on device"), ("unknown key", "to b: Host key verification failed.")],
+)
+def test_a_copy_that_fails_is_reported_with_its_cause(copying, case, words):
+    with pytest.raises(HostError) as failed:
+        copying(case)
+    assert words in str(failed.value)
+    assert len(str(failed.value).splitlines()) == 1
 
 
 def test_hosts_that_share_our_folder_need_no_checkpoint(fake_hosts, call, sent, tmp_path):
@@ -372,6 +451,14 @@ def test_a_stop_ends_the_checks_wherever_they_are(fake_hosts, call, prepared, bu
     with connections as opened, pytest.raises(StopRequestedError):
         opened.call([Host("a", 2), Host("b", 2)])
     assert all(connection.is_closed for connection in fake_hosts.opened)
+
+
+@pytest.mark.parametrize("request_name", ["make_folder", "rename_folder"])
+def test_a_stop_ends_what_a_host_is_asked_about_a_copy(fake_hosts, monkeypatch, tmp_path, request_name):
+    fake_hosts.stopped_at = request_name
+    monkeypatch.setattr(host_connections, "_run_until_stopped", lambda *_: (0, ""))
+    with pytest.raises(StopRequestedError):
+        send_folder(fake_hosts(Host("b", 1)), tmp_path, None, lambda: True)
 
 
 def test_a_stop_ends_a_copy(monkeypatch):
@@ -581,6 +668,19 @@ def test_no_host_is_tried_after_the_end(search, build_plan):
     num_tries = len(search.tried)
     time.sleep(0.05)
     assert len(search.tried) == num_tries
+
+
+def test_a_fault_of_this_machine_ends_neither_the_run_nor_the_search_for_a_host(
+    fake_hosts, connections, call, prepared, build_plan, monkeypatch
+):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", "/shared/run")
+
+    monkeypatch.setattr(host_connections, "gather_facts", fail)
+    reason = "the network file system no longer knows the file"
+    assert call("a") == ([], {Host("a", 2): f"a could not be checked: {reason}."})
+    with connections() as opened:
+        assert LostHosts(build_plan(prepared=prepared), opened)._try(Host("a", 2)) is None
 
 
 @pytest.mark.parametrize("is_usable", [True, False])

@@ -158,10 +158,21 @@ def test_it_writes_files_and_names_those_it_cannot_write(host, tmp_path):
 
 def test_a_copied_folder_gets_its_name_when_it_is_complete(host, tmp_path):
     partial, final = tmp_path / "data" / ".corpus.partial", tmp_path / "data" / "corpus"
-    host.ask({"do": "make_folder", "path": str(partial)}, "made")
+    names = {"path": str(partial), "as": str(final)}
+    assert host.ask({"do": "make_folder"} | names, "made")
     assert partial.is_dir()
-    host.ask({"do": "rename_folder", "path": str(partial), "as": str(final)}, "renamed")
+    final.mkdir()  # an empty one is in nobody's way
+    assert host.ask({"do": "make_folder"} | names, "made")
+    host.ask({"do": "rename_folder"} | names, "renamed")
     assert final.is_dir()
+    assert not partial.exists()
+
+
+def test_nothing_is_copied_over_a_folder_that_is_there(host, tmp_path):
+    partial, final = tmp_path / ".corpus.partial", tmp_path / "corpus"
+    final.mkdir()
+    (final / "train.en").touch()
+    assert host.ask({"do": "make_folder", "path": str(partial), "as": str(final)}, "made") is False
     assert not partial.exists()
 
 
@@ -247,7 +258,8 @@ def test_nothing_is_left_of_a_start_that_failed(tmp_path, is_asked):
     with connect() as (host, _):
         host.ask(claim(run), "claimed")
         host.ask({"do": "write", "run": str(run.path), "files": {"config.toml": "[data]"}}, "written")
-        host.ask({"do": "make_folder", "path": str(tmp_path / "data" / ".corpus.partial")}, "made")
+        data = tmp_path / "data"
+        host.ask({"do": "make_folder", "path": str(data / ".corpus.partial"), "as": str(data / "corpus")}, "made")
         if is_asked:
             assert answers(host)
             assert list(tmp_path.iterdir()) == []

@@ -118,6 +118,7 @@ def run_quietly(*command: object, **options: Any) -> None:
         ("torchrun", {"ssh_config": Path("x")}, "--ssh-config means nothing for torchrun, only for mpirun"),
         ("torchrun", {"hosts": None}, "--for torchrun needs the names of the 2 machines"),
         ("torchrun", {"hosts": (Host("localhost", 1), Host("b", 1))}, "cannot reach the first host as localhost"),
+        ("torchrun", {"hosts": (Host("[::1]", 1), Host("b", 1))}, "cannot reach the first host as [::1]"),
         ("mpirun", {"hosts": None}, "--for mpirun needs the names of the 2 machines, for example --hosts a:2,b:2."),
         ("mpirun", {"hosts": (Host("a", 3), Host("b", 2))}, "5 workers on 2 nodes cannot share 4 virtual workers"),
         ("mpirun", {"hosts": (Host("me@a", 1),)}, "mpirun cannot use 'me@a', only letters, digits, - and dots"),

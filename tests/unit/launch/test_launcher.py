@@ -150,6 +150,18 @@ def test_disk_is_needed_for_all_checkpoints_that_exist_at_one_time(config, prepa
     assert kept_bytes(settings) == 6 * 12 * count_parameters(shape)
 
 
+def test_checkpoints_of_replicas_need_more_disk_space(config):
+    """Each has weights, moments and what 8 bits have lost; all agree on an anchor."""
+    alone = kept_bytes(load_settings(config))
+    apart = {
+        strategy: kept_bytes(load_settings(config, [f"synchronisation.strategy={strategy}"]), num_machines=2)
+        for strategy in ("every_step", "hierarchical", "bf16", "int8", "powersgd", "local", "auto")
+    }
+    assert [apart[name] / alone for name in ("every_step", "hierarchical", "bf16")] == [1.0] * 3
+    assert [apart[name] / alone for name in ("int8", "powersgd")] == [pytest.approx((3 + 2) / 3)] * 2
+    assert [apart[name] / alone for name in ("local", "auto")] == [pytest.approx((3 + 1 + 2 * 4) / 3)] * 2
+
+
 def test_a_launcher_that_finds_the_run_in_use_writes_nothing_to_its_log(run):
     log = run.log.read_text(encoding="utf-8") if run.log.exists() else None
     with lock_run(run), pytest.raises(UserError, match="is being trained by process"):

@@ -1,5 +1,6 @@
 """Settings of [synchronisation] that fit a run, and sentences about those that do not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,16 @@ def test_intervals_grow_as_the_rate_falls_and_stay_within_their_bounds(share, in
     assert interval <= steps <= interval + more
     assert steps >= plan.steps_apart(min(1.0, share + 0.1))
     assert plan.steps_apart(1.0) == interval
+
+
+def test_only_constant_intervals_of_as_many_parts_are_streamed():
+    """Where the interval grows, parts are sent after several steps each."""
+    constant = Synchronisation("local", 2, 4, 4, fragments=4, overlap=True)
+    assert constant.is_streamed
+    assert "a part after each step" in constant.describe()
+    growing = replace(constant, max_interval=64)
+    assert not growing.is_streamed
+    assert growing.describe() == "2 replicas average their weights every 4 to 64 steps, while the next steps compute"
 
 
 def test_half_the_rate_makes_intervals_four_times_as_long():

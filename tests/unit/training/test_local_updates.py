@@ -310,6 +310,17 @@ def test_a_run_stopped_anywhere_continues_bit_for_bit(plan):
         assert resumed.facts() == whole.facts()
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=name_of)
+def test_a_checkpoint_is_as_large_as_expected_before_the_run(plan):
+    learner, updates = build(plan)
+    learn(updates, *range(4))
+    facts, tensors = stop(updates)
+    assert facts["is_travelling"] == plan.overlap
+    num_values = sum(tensor.numel() for tensor in tensors.values())
+    # Fragments are whole blocks of 256 values, so that the three of this model differ in size.
+    assert num_values / learner.gradients.flat.numel() == pytest.approx(plan.checkpoint_values, rel=0.05)
+
+
 def test_a_checkpoint_in_the_middle_changes_nothing():
     plan = replace(PLAIN, interval=4, max_interval=4, overlap=True, wire="int8")
     (_, whole), (_, saved) = build(plan), build(plan)
@@ -384,6 +395,33 @@ def test_translators_get_the_mean_by_parameter_name():
 
 
 # Stepping back
+
+
+def test_a_shorter_interval_begins_at_once():
+    _, updates = build(replace(PLAIN, interval=64, max_interval=64))
+    learn(updates, 0)
+    assert "every 16 steps" in (updates.judge((1, float("nan"), 1.0), lambda _step: 1.0) or "")
+    learn(updates, *range(1, 16))
+    first, second = weights_of(updates)
+    assert bits(first) != bits(second)
+    learn(updates, 16)
+    first, second = weights_of(updates)
+    assert bits(first) == bits(second)
+
+
+@pytest.mark.parametrize("decision", ["the dev loss is nan", None])
+def test_the_first_rank_decides_for_all_whether_replicas_hurt_each_other(monkeypatch, decision):
+    """Here for one that sees it the other way round, as its processor may round the expected loss differently."""
+    _, updates = build(replace(PLAIN, interval=8, max_interval=8))
+    learn(updates, 0)
+    asked = []
+    monkeypatch.setattr(World, "is_first", False)
+    monkeypatch.setattr(World, "first_error", lambda _world, own: asked.append(own) or decision)
+    loss = 1.0 if decision else float("nan")
+    message = updates.judge((1, loss, loss), lambda _step: 1.0)
+    assert asked == [None]
+    assert updates.progress.num_steps_back == (1 if decision else 0)
+    assert (message or "").startswith(f"Replicas seem to hurt each other: {decision}. " if decision else "")
 
 
 def test_stepping_back_shortens_the_interval_and_then_comes_together():

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -25,7 +26,7 @@ from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, checkpoint_step
 from dragoman.training.checkpoint import Snapshot, TrainingState, restore_learner, save_checkpoint
 from dragoman.training.learner import Learner, optimizer_tensors
-from dragoman.training.resuming import ResumePlan, plan_resume, send_state
+from dragoman.training.resuming import ResumePlan, plan_resume, send_replicas, send_state
 
 FINGERPRINT = "0123456789abcdef" * 4
 SECONDS = 60.0
@@ -104,6 +105,16 @@ def folders(tmp_path) -> list[Path]:
 def test_a_run_without_checkpoints_begins_everywhere(folders):
     plans = plans_of(folders)
     assert all(plan.is_new_run and plan.is_saver for plan in plans)
+
+
+def test_replicas_travel_from_the_kind_of_device_on_which_others_await_them():
+    """A file is read into host memory; a rank that sent from there would wait for ranks that listen on their GPUs."""
+    updates: Any = SimpleNamespace(expected_tensors=lambda _facts: {"anchor": torch.empty(3, device="meta")})
+    state: Any = SimpleNamespace(has_replicas=True, replicas={})
+    sent = []
+    world: Any = SimpleNamespace(rank=0, send_tensor=lambda tensor, _sender: sent.append(tensor.device.type))
+    send_replicas(updates, state, {"anchor": torch.zeros(3)}, world, sender=0)
+    assert sent == ["meta"]
 
 
 def test_one_process_looks_for_itself(folders):

@@ -173,6 +173,20 @@ def test_what_decides_the_order_of_sentences_cannot_be_changed(stand, override):
         stand.resume(override)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("synchronisation.guard=false", "synchronisation.guard = true; start a new run to use false."),
+        ("synchronisation.together_steps=5", "synchronisation.together_steps = its default; start a new run to use 5."),
+    ],
+)
+def test_a_setting_that_must_stay_is_shown_as_a_person_writes_it(stand, override, words):
+    stand.begin()
+    with pytest.raises(UsageError) as refused:
+        stand.resume(override)
+    assert str(refused.value) == f"A resumed run must keep {words}"
+
+
 def test_a_run_that_never_began_may_begin_again(stand):
     stand.begin(weights={"news": 3})
     assert stand.begin(weights={"news": 5}).data.weights["news"] == 5.0

@@ -22,7 +22,7 @@ from dragoman.training import saving
 from dragoman.training.checkpoint import TrainingState, read_state
 from dragoman.training.kept_checkpoints import KeptCheckpoints
 from dragoman.training.learner import Learner, LossScale, optimizer_tensors
-from dragoman.training.saving import CheckpointSaver, Saved, SaveFailed
+from dragoman.training.saving import CheckpointSaver, ReplicaTensors, Saved, SaveFailed
 
 SECONDS = 20.0
 
@@ -158,6 +158,12 @@ def test_the_outcome_tells_path_size_and_both_times_once(run, saver, learner):
     assert figures["path"] == str(saved.path)
     assert figures["snapshot_seconds"] > 0
     assert figures["seconds"] > 0
+
+
+def test_the_time_to_bring_the_state_of_replicas_is_that_of_the_checkpoint(run, saver, learner):
+    saver.save(state_of(5, learner), learner, ReplicaTensors(seconds=1_000.0))
+    (saved,) = wait_for_outcomes(saver)
+    assert 1_000 < saved.figures()["snapshot_seconds"] < 1_020
 
 
 # A slow disk

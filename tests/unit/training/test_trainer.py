@@ -17,7 +17,9 @@ from dragoman.run.commands import command_for
 from dragoman.run.config import build_settings
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.synchronisation import Synchronisation
 from dragoman.training import dev_evaluation, learner
+from dragoman.training.local_updates import LocalUpdates
 from dragoman.training.resuming import plan_resume
 from dragoman.training.spent_time import Launch, SpentTime
 from dragoman.training.stopping import StepTimer, StopConditions, StopNotice, StopReason
@@ -54,13 +56,17 @@ class Stand:
         self.seconds_per_step = 0.0
         self.stop: StopConditions
 
-    def train(self, max_steps: int, evaluate_every: int = 100, **checkpoints: Any) -> StopReason:
+    def train(
+        self, max_steps: int, evaluate_every: int = 100, plan: Synchronisation | None = None, **checkpoints: Any
+    ) -> StopReason:
         """Trains from the newest checkpoint to a step."""
+        plan = plan or Synchronisation()
+        training = {"max_steps": max_steps, "global_batch_tokens": 256, "virtual_workers": plan.replicas}
         settings = build_settings(
             {
                 "data": {"prepared": str(self.prepared)},
                 "model": {"preset": "tiny", "width": 16, "feed_forward": 16},
-                "training": {"max_steps": max_steps, "global_batch_tokens": 256, "virtual_workers": 1, "log_every": 2},
+                "training": training | {"log_every": 2},
                 "evaluation": {"beam_size": 1, "max_sentences": 4, "evaluate_every": evaluate_every},
                 "checkpoints": {"save_every": 100, "keep_last": 10} | checkpoints,
             }
@@ -69,7 +75,7 @@ class Stand:
         self.stop = StopConditions(settings.training, SpentTime(Launch("test", 0.0)), StopNotice())
         corpus = PreparedCorpus.open(self.prepared)
         resume = plan_resume(self.run, world, watcher.say)
-        trainer = Trainer(self.run, settings, corpus, world, watcher, resume, self.stop)
+        trainer = Trainer(self.run, settings, corpus, world, watcher, resume, self.stop, plan)
         reason = trainer.train()
         self.said, self.records = watcher.said, watcher.records
         self.seconds_per_step = watcher.seconds_per_step
@@ -128,6 +134,20 @@ def test_a_step_lasts_until_all_ranks_have_answered(stand, monkeypatch):
     monkeypatch.setattr(Trainer, "_await_vote", answer_late)
     stand.train(max_steps=2)
     assert stand.seconds_per_step >= 0.2
+
+
+def test_a_budget_allows_for_bringing_the_state_of_replicas_to_those_that_save(stand, monkeypatch):
+    """Over a slow link that takes far longer than writing it."""
+    collect = LocalUpdates.collect
+
+    def collect_slowly(updates: LocalUpdates, savers: list[int]) -> Any:
+        if updates.has_state:
+            time.sleep(0.5)
+        return collect(updates, savers)
+
+    monkeypatch.setattr(LocalUpdates, "collect", collect_slowly)
+    stand.train(3, plan=Synchronisation("local", 2, 2, 2))
+    assert stand.stop.spent.measured.checkpoint > 0.5
 
 
 def test_translations_that_cannot_be_saved_for_any_reason_do_not_end_a_run(stand, monkeypatch):
