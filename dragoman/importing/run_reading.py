@@ -128,7 +128,7 @@ def read_states(paths: Sequence[Path], run: ImportedRun) -> None:
     results = [path for path in paths if path.name.lower() in huggingface.RESULT_NAMES]
     states = [path for path in paths if path not in results and path not in metrics]
     if states:
-        state = max(states, key=_checkpoint_number)
+        state = _longest_history(states)
         if run.is_empty:
             huggingface.read_trainer_state(state, run)
         else:
@@ -156,10 +156,15 @@ def _take_exact_figures(state: Path, run: ImportedRun) -> None:
         run.launches[-1].end = exact.launches[-1].end
 
 
-def _checkpoint_number(path: Path) -> tuple[int, float]:
-    """Sorts each checkpoint-N/trainer_state.json by its number: the newest holds the whole history."""
-    digits = "".join(filter(str.isdecimal, path.parent.name))[-15:]
-    return (int(digits) if digits else 10**15, path.stat().st_mtime)
+def _longest_history(states: Sequence[Path]) -> Path:
+    """Returns the state of the newest checkpoint, or that of the output folder if it reaches as far or further."""
+    number_of = {path: huggingface.checkpoint_number(path.parent) for path in states}
+    checkpoints = [path for path in states if number_of[path] is not None]
+    newest = sorted(checkpoints, key=lambda path: number_of[path] or 0)[-1:]
+    others = [path for path in states if number_of[path] is None]
+    if len(newest + others) == 1:
+        return (newest + others)[0]
+    return max(newest + others, key=huggingface.length_of_history)
 
 
 def read_curves(kind: str, paths: Sequence[Path], run: ImportedRun, run_name: str = "") -> None:
