@@ -192,7 +192,10 @@ def _describe_time(findings: Findings) -> str:
     what = "What this log shows" if findings.evidence.unseen_steps else "This"
     standstill = findings.time_use.seconds["standstill"] if findings.time_use else 0.0
     still = f", {describe_hours(standstill)} of it standstill," if standstill else ""
-    return f"{what} took {describe_hours(findings.wall_seconds)}{step}{still if cost else still.rstrip(',')}{cost}."
+    about = "about " if findings.steps_of_mean_time else ""
+    return (
+        f"{what} took {about}{describe_hours(findings.wall_seconds)}{step}{still if cost else still.rstrip(',')}{cost}."
+    )
 
 
 def tiles(findings: Findings) -> dict[str, str]:
@@ -263,11 +266,14 @@ def _quality_advice(findings: Findings) -> str:
             return f"{going_on}, and evaluate at least {FEWEST_EVALUATIONS} times."
         needed = f"evaluate at least {FEWEST_EVALUATIONS} times"
         return f"{needed}, so that the report can forecast what more steps would bring."
+    is_last = best is None or best.step >= max(each.step for each in findings.evaluations)
+    checkpoint = "" if is_last or best is None else f"use the checkpoint of {best.describe()}"
     if is_schedule_over(findings):
-        return f"use the model, or train again for longer. {what_more_would_bring(findings)}"
+        may_be_overfitting = found is not None and found.may_be_overfitting
+        again = "" if may_be_overfitting else ", or train again for longer"
+        return f"{checkpoint or 'use the model'}{again}. {what_more_would_bring(findings)}"
     if (loss is None or loss.is_flat) and (bleu is None or has_levelled_off(findings, bleu)):
-        is_last = best is None or best.step >= max(each.step for each in findings.evaluations)
-        use = "" if is_last or best is None else f" and use the checkpoint of {best.describe()}"
+        use = f" and {checkpoint}" if checkpoint else ""
         return f"stop here{use}; more steps would bring almost nothing."
     if bleu is not None and has_levelled_off(findings, bleu):
         more = what_more_would_bring(findings)

@@ -46,10 +46,6 @@ class TimeUse:
         """Share of the whole that a part took."""
         return self.seconds[phase] / self.whole if self.whole else 0.0
 
-    def per_step(self, num_steps: float) -> float:
-        """Seconds that evaluations and saving add to each step."""
-        return (self.seconds["evaluation"] + self.seconds["saving"]) / num_steps if num_steps else 0.0
-
 
 @dataclass(frozen=True)
 class _Interval:

@@ -221,6 +221,8 @@ class EvaluationRecord(Record):
     ter: Number | None = None
     perplexity: Number | None = None
     accuracy: Number | None = None
+    learning_rate: Number | None = None
+    """The rate at that step, where another trainer tells it with its scores."""
     other_scores: dict[str, Number] | None = None
     """Further scores of another trainer, by the names it gives them."""
     train_sample_loss: Number | None = None
@@ -507,6 +509,8 @@ class ImportedFacts(_Record):
     last_dated: Number | None = None
     training_seconds: Number | None = None
     mean_seconds_per_step: Number | None = None
+    timed_steps: Count | None = None
+    """Number of the last steps that this mean is of, where it is not of all."""
     objects_per_second: Number | None = None
     """Source and target tokens per second, over all ranks."""
     step_time_includes_evaluation: bool | None = None

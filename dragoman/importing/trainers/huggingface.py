@@ -103,7 +103,7 @@ def read_results(path: Path, run: ImportedRun) -> None:
 
 def _add_missing(run: ImportedRun, results: ImportedRun) -> None:
     """Adds the evaluation and the times of the result files where the run has none."""
-    for name in ("training_seconds", "mean_seconds_per_step", "step_time_includes_evaluation"):
+    for name in ("training_seconds", "mean_seconds_per_step", "timed_steps", "step_time_includes_evaluation"):
         is_time_of_part = any("last launch only" in note for note in run.notes)
         if name in results.facts and not is_time_of_part:
             run.facts.setdefault(name, results.facts[name])

@@ -54,6 +54,18 @@ def test_that_a_run_has_not_ended_is_said_once(tmp_path, monkeypatch):
     assert not any("not ended" in warning.message for warning in report.warnings)
 
 
+def test_a_time_of_the_last_steps_only_is_no_time_of_the_run(make):
+    records = [train(step, seconds_per_step=None, time=None) for step in (500, 1000)]
+    facts = {"clock": "reconstructed", "mean_seconds_per_step": 36.0, "timed_steps": 300, "is_finished": True}
+    records.insert(1, {"kind": "restart", "step": 700, "cause": "continued from a checkpoint"})
+    report = report_findings(make(records, facts))
+    assert report.answers[0].answer.startswith(
+        "Not known exactly: the last 300 of 1,000 steps took 3.0 hours. At that speed all took about 10.0 hours"
+    )
+    assert "This took about 10.0 hours" in report.summary
+    assert not any("lost" in message for message in report.answers[0].evidence)
+
+
 def test_what_failed_in_another_launch_is_no_warning_of_this_run(make):
     killed = {"what": "The GPU ran out of memory.", "cause": "", "evidence": "OOM", "launch": 2, "is_fatal": True}
     launches = [{"number": 1, "end": "finished", "first_step": 100, "last_step": 200}, {"number": 2, "end": "failed"}]
