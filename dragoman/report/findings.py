@@ -41,6 +41,8 @@ FEWEST_FOR_DRIFT = 10
 _CLEAR_FALL = 0.01
 """Share of the best score by which the last ones must be worse for a fall to count."""
 _ONE_WORKER_CONFIDENCE = 0.95
+_FEWEST_IN_EXCERPT = 2
+"""Evaluations in an excerpt that show how often a run is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class Findings:
         """Seconds that evaluations and checkpoints add to each step, if the former take as long as they usually do."""
         use, num_steps = self.time_use, self.evidence.num_steps
         if use is None or not num_steps:
+            return 0.0
+        if self.evidence.unseen_steps and len(self.evidence.evaluations) < _FEWEST_IN_EXCERPT:
             return 0.0
         known = [each.seconds for each in self.evidence.evaluations if each.seconds]
         usual = float(np.median(known)) * len(self.evidence.evaluations) if known else np.inf

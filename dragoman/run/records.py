@@ -547,6 +547,8 @@ class ImportedFacts(_Record):
     training_files: dict[str, Text] | None = None
     """Names of files by side, source and target."""
     dev_files: dict[str, Text] | None = None
+    dev_set: Text | None = None
+    """Name of the dev set that the evaluations are of, where the trainer evaluated several."""
     checkpoint_folder: Text | None = None
     source_language: Text | None = None
     target_language: Text | None = None

@@ -187,7 +187,9 @@ def _numbers(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    """Returns a figure of an entry; some versions write it as text."""
+    """Returns a figure of an entry; some versions write it as text, and some libraries as a table with its score."""
+    if isinstance(value, dict):
+        value = value.get("score")
     if isinstance(value, str):
         return parse_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -88,6 +88,8 @@ class History:
         if self._summary is not None:
             self._add_times(*self._summary)
         self._note_accumulated_loss()
+        if self._dev_set:
+            self._run.facts["dev_set"] = self._dev_set
         self._run.facts["loss_unit"] = "nats per token"
         self._run.note(_LOSS_NOTE)
         self._run.note_missing_facts()

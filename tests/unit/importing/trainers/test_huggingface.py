@@ -306,6 +306,23 @@ def test_a_train_loss_of_all_steps_shows_no_restart(tmp_path):
     assert run.facts["training_seconds"] == 600.0
 
 
+NESTED = {"eval_sacrebleu": {"score": 17.8, "counts": [85, 42], "bp": 1.0}, "eval_chrf": {"score": 34.5, "beta": 2}}
+
+
+def test_scores_within_a_table_are_read(tmp_path):
+    history = [{"step": 500, "epoch": 0.5, "loss": 2.5}, {"step": 500, "epoch": 0.5, **NESTED}]
+    state = read_state(tmp_path, STATE | {"log_history": history})
+    log = read("{'loss': 2.5, 'learning_rate': 1e-4, 'epoch': 0.5}", str(NESTED | {"epoch": 0.5}))
+    for run in (state, log):
+        (found,) = of_kind(run, "evaluation")
+        assert (found["bleu"], found["chrf"]) == (17.8, 34.5)
+
+
+def test_the_dev_set_of_the_curves_is_named(tmp_path):
+    history = [{"step": 500, "loss": 2.5}, *({"step": 500, f"eval_{name}_loss": 2.0} for name in ("news", "talks"))]
+    assert read_state(tmp_path, STATE | {"log_history": history}).facts["dev_set"] == "news"
+
+
 def test_an_interrupted_log_is_not_finished():
     run = read_file("stopped.log")
     assert "is_finished" not in run.facts
