@@ -33,7 +33,7 @@ def train_steps(run) -> list[int]:
 def write(tmp_path):
     def write_files(**files: str):
         for name, text in files.items():
-            path = tmp_path / name.replace("__", "/").replace("_out", ".out")
+            path = tmp_path / name.replace("__", "/").replace("_out", ".out").replace("_log", ".log")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         return tmp_path
@@ -234,10 +234,10 @@ def test_tables_of_one_run_and_of_two(write):
     assert len(group_runs([folder])[0]) == 2
 
 
-JOEY = """Hello! This is Joey-NMT (version 2.3.0).
-2024-05-01 10:00:{0},000 - INFO - joeynmt.training - Epoch   1, Step:      100, Batch Loss:     {0}.5, \
+JOEY = """2024-05-01 09:59:00,000 - INFO - root - Hello! This is Joey-NMT (version 2.3.0).
+2024-05-01 10:00:0{0},000 - INFO - joeynmt.training - Epoch   1, Step:      100, Batch Loss:     {0}.5, \
 Tokens per Sec:     4000, Lr: 0.000300
-2024-05-01 10:01:{0},000 - INFO - joeynmt.training - Epoch   1, Step:      200, Batch Loss:     {0}.1, \
+2024-05-01 10:01:0{0},000 - INFO - joeynmt.training - Epoch   1, Step:      200, Batch Loss:     {0}.1, \
 Tokens per Sec:     4000, Lr: 0.000300
 """
 
@@ -318,6 +318,23 @@ def test_two_trainings_in_one_file_are_named(write):
     assert [(launch.first_step, launch.last_step) for launch in run.launches] == [(0, 900), (0, 300)]
     assert run.facts["num_attempts"] == 2
     assert any("Launch 2 began again" in note and "launch 1 reached step 900" in note for note in run.notes)
+    # What came before is no part of the training that followed.
+    assert train_steps(run) == list(range(0, 301, 100))
+    assert not any(record["kind"] == "restart" for record in run.records)
+
+
+def test_a_training_that_was_given_up_takes_no_time_of_the_next_one(write):
+    earlier = JOEY.format(5)
+    run = read_run([write(train_log=earlier + earlier.replace("05-01", "05-03"))])
+    assert train_steps(run) == [100, 200]
+    times = [record["time"] for record in run.records]
+    assert times[-1] - min([*times, run.facts["started"]]) < 3_600
+
+
+def test_a_continued_training_keeps_its_beginning(write):
+    run = read_run([write(a_out=START + steps(0, 900) + RESTORED.format(step=500) + steps(600, 1_200))])
+    assert train_steps(run)[0] == 0
+    assert any(record["kind"] == "restart" for record in run.records)
 
 
 def test_steps_in_a_format_that_is_not_known_are_mentioned(write):
