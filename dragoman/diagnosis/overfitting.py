@@ -45,6 +45,8 @@ class Overfitting:
 
     is_overfitting: bool
     """Whether the dev loss rises since its best level, or has settled above it, more than by chance."""
+    may_be_overfitting: bool
+    """Whether it rose clearly, but in so few evaluations that chance explains it too."""
     is_memorising: bool
     """Whether the training loss is below the dev loss and the gap grows, more than by chance; harmless while the dev
     loss still falls."""
@@ -74,12 +76,15 @@ def find_overfitting(
     rise_p = _chance(dev, (_late_trend, _rise_since_best, _settled_rise))
     is_risen = float(np.mean(dev[-2:]) - dev[best]) > _SMALLEST_GROWTH
     is_large = float(np.mean(dev[-num_late:])) > (1 + _LARGE_RISE) * float(np.mean(np.sort(dev)[:2]))
+    is_overfitting = rise_p < (_SIGNIFICANT_IF_LARGE if is_large else SIGNIFICANT) and is_risen
+    has_risen_far = float(np.mean(dev[-2:])) > (1 + _LARGE_RISE) * float(dev[best])
     gap_p: float | None = None
     gap_ends: tuple[float | None, float | None] = (None, None)
     if train_losses is not None:
         gap_p, gap_ends = _gap_trend(x, dev - np.asarray(train_losses, dtype=np.float64))
     return Overfitting(
-        is_overfitting=rise_p < (_SIGNIFICANT_IF_LARGE if is_large else SIGNIFICANT) and is_risen,
+        is_overfitting=is_overfitting,
+        may_be_overfitting=not is_overfitting and has_risen_far and rise_p < _SIGNIFICANT_IF_LARGE,
         is_memorising=gap_p is not None and gap_p < SIGNIFICANT and _is_growing(*gap_ends),
         rise_p=rise_p,
         gap_p=gap_p,

@@ -4,6 +4,8 @@ from dragoman.diagnosis.hardware import LinkFacts, load_hardware
 from dragoman.diagnosis.wording import format_step
 from dragoman.run.units import format_bytes, format_rate
 
+_SHORTEST = 0.001
+"""Seconds below which a time of sending is not told exactly."""
 _PORTS = ("10mbit", "100mbit", "1gbit", "2.5gbit", "5gbit", "10gbit", "25gbit", "40gbit", "100gbit")
 """Usual speeds of network ports."""
 _BETTER_LINKS = ("10gbit", "25gbit", "100gbit")
@@ -51,9 +53,12 @@ def describe_inside(num_bytes: float) -> str:
     """Says how long the bytes that a rank sends need inside a machine."""
     seconds = _seconds(num_bytes, load_hardware().link("pcie3"))
     return (
-        f"The {format_bytes(num_bytes)} of a step need about {format_step(seconds)} over PCI Express 3.0, and less "
-        "over NVLink."
+        f"The {format_bytes(num_bytes)} of a step need {_briefly(seconds)} over PCI Express 3.0, and less over NVLink."
     )
+
+
+def _briefly(seconds: float) -> str:
+    return f"about {format_step(seconds)}" if seconds >= _SHORTEST else f"less than {format_step(_SHORTEST)}"
 
 
 def _seconds(num_bytes: float, link: LinkFacts) -> float:

@@ -118,7 +118,8 @@ class ImportedRun:
 
     def add_evaluation(self, step: int, **figures: Any) -> None:
         """Adds an evaluation on the dev set. Figures: loss, bleu (of translations, 0 to 100), teacher_forced_bleu
-        (0 to 1), perplexity, accuracy, chrf, seconds, time, samples (up to three of {source, reference, translation}).
+        (0 to 1), perplexity, accuracy, chrf, learning_rate, seconds, time, samples (up to three of {source, reference,
+        translation}).
         """
         if not _is_step(step):
             return
@@ -138,6 +139,14 @@ class ImportedRun:
             self._add("restart", step, figures)
             if self.launches and self.launches[-1].last_step is not None:
                 self._append_launch(figures.get("time"))
+
+    def insert_restart(self, step: int, **figures: Any) -> None:
+        """Adds a restart that only what follows shows, before the first training record after this step."""
+        later = (i for i, each in enumerate(self.records) if each["kind"] == "train" and each["step"] > step)
+        place = next(later, len(self.records))
+        self._add("restart", step, figures)
+        self.records.insert(place, self.records.pop())
+        self.count_attempt()
 
     def begin_launch(self, time: float | None = None) -> None:
         """Begins a new launch; does nothing where the current one has shown nothing yet, as when all ranks say it."""

@@ -96,11 +96,12 @@ def _only_run(found: FoundRuns) -> FoundRun:
     return found.runs[0]
 
 
-def several_runs(found: FoundRuns) -> str:
-    """Returns a message that lists the runs, where one is asked for."""
+def several_runs(found: FoundRuns, remedy: str = "") -> str:
+    """Returns a message that lists the runs, where one is asked for; `remedy` is another way to go on."""
     where = ", ".join(map(str, found.asked_for))
     lines = "".join(f"\n  {line}" for line in found.describe())
-    return f"{where}: these files are of {len(found.runs)} runs. Name the files of one run.{lines}"
+    advice = f"Name the files of one run. {remedy}".rstrip()
+    return f"{where}: these files are of {len(found.runs)} runs. {advice}{lines}"
 
 
 def _rename_sources(run: ImportedRun, unpacked: Unpacked) -> None:

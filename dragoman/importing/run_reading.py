@@ -61,6 +61,7 @@ def read_logs(logs: Sequence[LogPart], trainer: str | None, run: ImportedRun) ->
         if reader is failures:
             _note_what_is_unsure(logs, run)
         reader.finish()
+    _leave_out_earlier_trainings(run)
     _note_beginning(run)
     _note_launches(run)
 
@@ -71,6 +72,42 @@ def _note_what_is_unsure(logs: Sequence[LogPart], run: ImportedRun) -> None:
         del run.facts["is_finished"]
     if run.is_empty:
         _note_unread_steps(logs, run)
+
+
+def _leave_out_earlier_trainings(run: ImportedRun) -> None:
+    """Leaves out what came before the last start from scratch: a run that had ended, or one that was given up.
+
+    Its weights are lost, so its steps and its time are not those of the training that followed.
+    """
+    run.finish()
+    place = _last_start_from_scratch(run.records)
+    if place is None:
+        return
+    before, run.records = run.records[:place], run.records[place + 1 :]
+    seconds = max((record.get("training_seconds", 0.0) for record in before), default=0.0)
+    for record in run.records:
+        if "training_seconds" in record:
+            record["training_seconds"] = max(0.0, record["training_seconds"] - seconds)
+    first = next(record["step"] for record in run.records if record["kind"] == "train")
+    launch = next((each for each in reversed(run.launches) if each.first_step == first), None)
+    run.facts.pop("started", None)
+    if launch is not None and launch.time is not None:
+        run.facts["started"] = launch.time
+
+
+def _last_start_from_scratch(records: Sequence[dict[str, Any]]) -> int | None:
+    """Returns the place of the last restart that continued nothing; None where there is none."""
+    steps: list[int] = []
+    for place in range(len(records) - 1, -1, -1):
+        record = records[place]
+        if record["kind"] == "train":
+            steps.append(record["step"])
+        elif record["kind"] == "restart":
+            after = steps[::-1]
+            if after and begins_at_start(after) and (record["step"] == 0 or record["step"] >= after[0]):
+                return place
+            steps.clear()
+    return None
 
 
 def _note_beginning(run: ImportedRun) -> None:
@@ -89,7 +126,10 @@ def _note_launches(run: ImportedRun) -> None:
     replaced = [each for each in run.launches if each is not main and _is_replaced(each.first_step, main.first_step)]
     if replaced:
         reached = ", ".join(f"launch {each.number} reached step {each.last_step:,}" for each in replaced)
-        run.note(f"Launch {main.number} began again at the first step, and the figures are its own; {reached}.")
+        run.note(
+            f"Launch {main.number} began again at the first step, and the figures are its own; {reached}. Give each "
+            "training a file of its own to compare them."
+        )
 
 
 def _is_replaced(first_step: int | None, first_of_main: int) -> bool:
@@ -128,7 +168,7 @@ def read_states(paths: Sequence[Path], run: ImportedRun) -> None:
     results = [path for path in paths if path.name.lower() in huggingface.RESULT_NAMES]
     states = [path for path in paths if path not in results and path not in metrics]
     if states:
-        state = max(states, key=_checkpoint_number)
+        state = _longest_history(states)
         if run.is_empty:
             huggingface.read_trainer_state(state, run)
         else:
@@ -156,10 +196,15 @@ def _take_exact_figures(state: Path, run: ImportedRun) -> None:
         run.launches[-1].end = exact.launches[-1].end
 
 
-def _checkpoint_number(path: Path) -> tuple[int, float]:
-    """Sorts each checkpoint-N/trainer_state.json by its number: the newest holds the whole history."""
-    digits = "".join(filter(str.isdecimal, path.parent.name))[-15:]
-    return (int(digits) if digits else 10**15, path.stat().st_mtime)
+def _longest_history(states: Sequence[Path]) -> Path:
+    """Returns the state of the newest checkpoint, or that of the output folder if it reaches as far or further."""
+    number_of = {path: huggingface.checkpoint_number(path.parent) for path in states}
+    checkpoints = [path for path in states if number_of[path] is not None]
+    newest = sorted(checkpoints, key=lambda path: number_of[path] or 0)[-1:]
+    others = [path for path in states if number_of[path] is None]
+    if len(newest + others) == 1:
+        return (newest + others)[0]
+    return max(newest + others, key=huggingface.length_of_history)
 
 
 def read_curves(kind: str, paths: Sequence[Path], run: ImportedRun, run_name: str = "") -> None:

@@ -240,10 +240,19 @@ def _along(findings: Findings, steps: Floats, axis: str) -> Floats | None:
 
 def _differing_settings(named: dict[str, Findings]) -> dict[str, dict[str, Any]]:
     """Returns the settings that are not the same in all runs, by name."""
-    flat = {name: dict(_flatten(each.evidence.config)) for name, each in named.items()}
+    flat = {name: dict(settings) for name, settings in _settings_of(named).items()}
     keys = sorted({key for settings in flat.values() for key in settings})
     values = {key: {name: settings.get(key) for name, settings in flat.items()} for key in keys}
     return {key: found for key, found in values.items() if len({format_value(value) for value in found.values()}) > 1}
+
+
+def _settings_of(named: dict[str, Findings]) -> dict[str, list[tuple[str, Any]]]:
+    """Returns all settings of each run: as their trainer printed them where it is the same and printed them for all."""
+    evidences = {name: each.evidence for name, each in named.items()}
+    printed = {name: each.imported.printed_config if each.imported else {} for name, each in evidences.items()}
+    if all(printed.values()) and len({each.trainer for each in evidences.values()}) == 1:
+        return {name: _flatten(config) for name, config in printed.items()}
+    return {name: _flatten(each.config) for name, each in evidences.items()}
 
 
 def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -257,7 +266,7 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _differences(named: dict[str, Findings]) -> ReportSection:
     title = "Settings that differ"
-    if unknown := [name for name, each in named.items() if not _flatten(each.evidence.config)]:
+    if unknown := [name for name, settings in _settings_of(named).items() if not settings]:
         return ReportSection(title, [f"Not known: the files of {' and '.join(unknown)} hold no settings."])
     rows = [
         [key, *(_NO_VALUE if value is None else format_value(value) for value in values.values())]
@@ -365,7 +374,11 @@ def _doubts_about_losses(named: dict[str, Findings]) -> list[str]:
         doubts.append(f"The losses are not comparable: they are in different units ({', '.join(sorted(units))}).")
     if len({evidence.settings.training.label_smoothing for evidence in evidences} - {None}) > 1:
         doubts.append("Label smoothing differs: the losses of these runs are not comparable.")
-    if len({evidence.corpus.key or str(evidence.facts.dev_files) for evidence in evidences}) > 1:
+    vocabularies = {evidence.facts.vocab_size for evidence in evidences} - {None}
+    if (
+        len({evidence.corpus.key or str(evidence.facts.dev_files) for evidence in evidences}) > 1
+        or len(vocabularies) > 1
+    ):
         doubts.append("These runs used different corpora or vocabularies: losses per subword are not comparable.")
     return doubts
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,11 @@ Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
 """Steps and values."""
 MAX_SCORES = 1_000
+_FEWEST_FOR_GAP = 10
+_GAP_FACTOR = 20
+"""So many times the usual number of steps between two records is a gap, not an interval of logging."""
+_SMALLEST_GAP = 0.05
+"""Share of the run below which a gap does not matter."""
 _STEP_NOUNS = {"checkpoints": "checkpoint", "epochs": "epoch", "log lines": "log line"}
 """Names of what one step of the records is where it is not an update."""
 
@@ -305,6 +311,18 @@ class Evidence:
         num_at_once = max(recorded, default=0) or _most_at_once(list(spans.values()))
         num_last = recorded[-1] if recorded else len(last) or len(files)
         return MachinesUsed(num_last, num_at_once, sorted(spans))
+
+    @cached_property
+    def gap(self) -> tuple[int, int] | None:
+        """The steps around the longest part that a log leaves out in the middle; None where it leaves out none."""
+        steps = sorted({record.step for record in self.train} | {self.last_step or 0})
+        length, begin, end = max(((b - a, a, b) for a, b in pairwise(steps)), default=(0, 0, 0))
+        return (begin, end) if self.is_gap(length) and length > _SMALLEST_GAP * end else None
+
+    def is_gap(self, num_steps: int) -> bool:
+        """Whether so many steps without a record show that a part of the log is missing."""
+        is_known = self.is_imported and len(self.train_steps) >= _FEWEST_FOR_GAP
+        return is_known and num_steps > _GAP_FACTOR * float(np.median(self.train_steps))
 
     @property
     def num_steps(self) -> int | None:

@@ -41,6 +41,8 @@ FEWEST_FOR_DRIFT = 10
 _CLEAR_FALL = 0.01
 """Share of the best score by which the last ones must be worse for a fall to count."""
 _ONE_WORKER_CONFIDENCE = 0.95
+_FEWEST_IN_EXCERPT = 2
+"""Evaluations in an excerpt that show how often a run is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,24 @@ class Findings:
             return None
         if self.step_times.p95 is None:
             return self.step_times.mean  # evaluations are part of the trainer's own mean
-        overhead = self.time_use.per_step(self.evidence.num_steps or 0) if self.time_use else 0.0
-        return self.step_times.median + overhead
+        return self.step_times.median + self._overhead_per_step
+
+    @property
+    def _overhead_per_step(self) -> float:
+        """Seconds that evaluations and checkpoints add to each step, if the former take as long as they usually do."""
+        use, num_steps = self.time_use, self.evidence.num_steps
+        if use is None or not num_steps:
+            return 0.0
+        if self.evidence.unseen_steps and len(self.evidence.evaluations) < _FEWEST_IN_EXCERPT:
+            return 0.0
+        known = [each.seconds for each in self.evidence.evaluations if each.seconds]
+        usual = float(np.median(known)) * len(self.evidence.evaluations) if known else np.inf
+        return (min(use.seconds["evaluation"], usual) + use.seconds["saving"]) / num_steps
+
+    @property
+    def steps_of_mean_time(self) -> int | None:
+        """Number of the last steps, where only their mean time is known: that of the whole run is an estimate."""
+        return None if len(self.evidence.step_seconds) else self.evidence.facts.timed_steps
 
     @cached_property
     def wall_seconds(self) -> float | None:

@@ -57,6 +57,8 @@ class LearningRates:
 def learning_rates(evidence: Evidence) -> LearningRates:
     """Finds the learning rates from the settings if they are complete, otherwise from the records."""
     recorded = curve(evidence.train, "learning_rate")
+    if not len(recorded[0]):
+        recorded = curve(evidence.evaluations, "learning_rate")
     width = _width(evidence)
     settings = scheduled_training(evidence.config)
     if settings is not None and settings.schedule == "plateau" and len(recorded[0]):

@@ -146,7 +146,9 @@ def train_intervals(
     # A run that moved to a host without its earlier records begins with a restart.
     unseen = records[0].step if records and isinstance(records[0], RestartRecord) else 0
     begins_midway = imported is not None and imported.facts.begins_midway is not False
-    if begins_midway and len(steps) > 1 and steps[0] > _MIDWAY_FACTOR * max(steps[1:]):
+    # Where the importer is sure, a gap later on does not matter.
+    usual = np.median if imported is not None and imported.facts.begins_midway else max
+    if begins_midway and len(steps) > 1 and steps[0] > _MIDWAY_FACTOR * usual(steps[1:]):
         # Other trainers do not say where their log begins: the first interval is taken to be as long as the others.
         first = int(np.median(steps[1:]))
         unseen, steps[0] = train[0].step - first, first

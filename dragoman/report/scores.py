@@ -9,6 +9,20 @@ from dragoman.run.records import EvaluationRecord
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "teacher_forced_bleu": "teacher-forced BLEU"}
 TASK_SCORES = ("bleu", "chrf", "ter")
 """Scores of translations, the most common first."""
+_OTHER_TASK_SCORES = {
+    "comet": "COMET",
+    "wer": "WER",
+    "cer": "CER",
+    "rougel": "ROUGE-L",
+    "rouge-l": "ROUGE-L",
+    "rouge_l": "ROUGE-L",
+    "rougelsum": "ROUGE-Lsum",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "meteor": "METEOR",
+}
+"""Names of further scores of texts that were generated, by the trainer's own names in lower case; those that judge a
+run without any of the others first."""
 _CHECKED_SCORES = ("bleu", "chrf", "teacher_forced_bleu")
 """Scores that are high for good models: among such scores, a value near 0 is a failed scoring script."""
 _FEWEST_SCORES = 2
@@ -41,7 +55,7 @@ class TaskScore:
     @property
     def name(self) -> str:
         """Name for the reader."""
-        return SCORE_NAMES.get(self.key, self.key)
+        return name_of_score(self.key)
 
     @property
     def is_lower_better(self) -> bool:
@@ -66,6 +80,17 @@ class FailedScore:
     """The best score after it; None where no later scoring worked."""
 
 
+def name_of_score(key: str) -> str:
+    """Returns the usual spelling of a score, or the trainer's own name."""
+    return SCORE_NAMES.get(key) or _OTHER_TASK_SCORES.get(key.lower(), key)
+
+
+def judging_keys(evaluations: Sequence[EvaluationRecord]) -> list[str]:
+    """Returns the scores of generated text that evaluations have, the one to judge them by first."""
+    keys = {key.lower(): key for key in reversed(_all_keys(evaluations))}
+    return [*TASK_SCORES, *(keys[name] for name in _OTHER_TASK_SCORES if name in keys)]
+
+
 def is_lower_better(key: str) -> bool:
     """Whether small values of a score are good, by its name."""
     words = key.lower().replace("-", "_").split("_")
@@ -85,13 +110,13 @@ def score_of(record: EvaluationRecord, key: str) -> float | None:
 
 
 def choose_task_score(evaluations: Sequence[EvaluationRecord], metric: str | None) -> TaskScore | None:
-    """Chooses BLEU, else chrF, else TER, else the trainer's own metric; None where no score was computed twice."""
+    """Chooses BLEU, chrF or TER, the trainer's own metric, or another score; None where none was computed twice."""
     chosen = (metric or "").lower().removeprefix("eval_").removeprefix("valid_")
     own = next((key for key in _all_keys(evaluations) if key.lower().removeprefix("eval_") == chosen), None)
     # The metric that the trainer itself was told to use decides, if it is a score of translations.
     preferred = [own] if own in TASK_SCORES else []
     others = [own] if own is not None and not any(word in chosen for word in _NOT_TASK_SCORES) else []
-    for key in [*preferred, *TASK_SCORES, *others]:
+    for key in [*preferred, *TASK_SCORES, *others, *judging_keys(evaluations)]:
         score = _score_curve(evaluations, key)
         if len(score.values) >= _FEWEST_SCORES and len(set(score.values)) > 1:
             return score

@@ -11,7 +11,14 @@ from dragoman.report.answers.learning import (
 from dragoman.report.durations import counted, describe_hours, format_briefly
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
-from dragoman.report.scores import SCORE_NAMES, TASK_SCORES, is_always_zero, score_of
+from dragoman.report.scores import (
+    TASK_SCORES,
+    format_score,
+    is_always_zero,
+    judging_keys,
+    name_of_score,
+    score_of,
+)
 from dragoman.report.state import (
     cause_of_death,
     describe_divergence,
@@ -148,11 +155,14 @@ def _describe_quality(findings: Findings) -> str:
         return f"Before it had learned anything (step {last.step:,}), it had {' and '.join(figures)}."
     when = ", before its loss became NaN," if findings.nan_loss is not None else ""
     place = f"At {evidence.step_noun} {last.step:,}{when}"
-    return f"{place} it reached {' and '.join(figures)}.{_describe_best(findings, last)}"
+    reached = " and ".join(figures).rstrip(",")
+    return f"{place} it reached {reached}.{_describe_best(findings, last)}"
 
 
 def _quality_figures(findings: Findings, last: EvaluationRecord) -> list[str]:
-    figures = [] if last.loss is None else [f"a dev loss of {last.loss:.4f}{_other_unit(findings)}"]
+    name = findings.evidence.facts.dev_set
+    of = f" on {name}, the first of its dev sets," if name else ""
+    figures = [] if last.loss is None else [f"a dev loss of {last.loss:.4f}{_other_unit(findings)}{of}"]
     if (shown := _shown_score(findings, last)) is not None:
         figures.append(f"{shown[0]} {shown[1]} on the dev set")
     elif last.teacher_forced_bleu is not None:
@@ -167,9 +177,10 @@ def _shown_score(findings: Findings, last: EvaluationRecord) -> tuple[str, str] 
     score = findings.score
     if score is not None and score.key != "teacher_forced_bleu" and (value := score_of(last, score.key)) is not None:
         return score.name, score.format(value)
-    zero = [key for key in TASK_SCORES if is_always_zero(findings.evaluations, key)]
-    known = ((SCORE_NAMES[key], score_of(last, key)) for key in TASK_SCORES if key not in zero)
-    return next(((name, f"{value:.2f}") for name, value in known if value is not None), None)
+    keys = [key for key in judging_keys([last]) if not is_always_zero(findings.evaluations, key)]
+    known = ((key, score_of(last, key)) for key in keys)
+    shown = ((key, value, 100.0 if key in TASK_SCORES else value) for key, value in known if value is not None)
+    return next(((name_of_score(key), format_score(value, largest)) for key, value, largest in shown), None)
 
 
 def _other_unit(findings: Findings) -> str:
@@ -192,7 +203,10 @@ def _describe_time(findings: Findings) -> str:
     what = "What this log shows" if findings.evidence.unseen_steps else "This"
     standstill = findings.time_use.seconds["standstill"] if findings.time_use else 0.0
     still = f", {describe_hours(standstill)} of it standstill," if standstill else ""
-    return f"{what} took {describe_hours(findings.wall_seconds)}{step}{still if cost else still.rstrip(',')}{cost}."
+    about = "about " if findings.steps_of_mean_time else ""
+    return (
+        f"{what} took {about}{describe_hours(findings.wall_seconds)}{step}{still if cost else still.rstrip(',')}{cost}."
+    )
 
 
 def tiles(findings: Findings) -> dict[str, str]:
@@ -263,11 +277,14 @@ def _quality_advice(findings: Findings) -> str:
             return f"{going_on}, and evaluate at least {FEWEST_EVALUATIONS} times."
         needed = f"evaluate at least {FEWEST_EVALUATIONS} times"
         return f"{needed}, so that the report can forecast what more steps would bring."
+    is_last = best is None or best.step >= max(each.step for each in findings.evaluations)
+    checkpoint = "" if is_last or best is None else f"use the checkpoint of {best.describe()}"
     if is_schedule_over(findings):
-        return f"use the model, or train again for longer. {what_more_would_bring(findings)}"
+        may_be_overfitting = found is not None and found.may_be_overfitting
+        again = "" if may_be_overfitting else ", or train again for longer"
+        return f"{checkpoint or 'use the model'}{again}. {what_more_would_bring(findings)}"
     if (loss is None or loss.is_flat) and (bleu is None or has_levelled_off(findings, bleu)):
-        is_last = best is None or best.step >= max(each.step for each in findings.evaluations)
-        use = "" if is_last or best is None else f" and use the checkpoint of {best.describe()}"
+        use = f" and {checkpoint}" if checkpoint else ""
         return f"stop here{use}; more steps would bring almost nothing."
     if bleu is not None and has_levelled_off(findings, bleu):
         more = what_more_would_bring(findings)

@@ -18,6 +18,7 @@ PHASES = {
     "saving": "saving checkpoints",
     "standstill": "standstill",
     "lost": "steps trained again and downtime after faults",
+    "unseen": "steps that the log does not show",
     "other": "start-up and the rest",
 }
 """Words for each part of the time."""
@@ -45,10 +46,6 @@ class TimeUse:
     def share(self, phase: str) -> float:
         """Share of the whole that a part took."""
         return self.seconds[phase] / self.whole if self.whole else 0.0
-
-    def per_step(self, num_steps: float) -> float:
-        """Seconds that evaluations and saving add to each step."""
-        return (self.seconds["evaluation"] + self.seconds["saving"]) / num_steps if num_steps else 0.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,9 @@ def use_of_imported_run(evidence: Evidence, median: float) -> TimeUse:
     usual = [each for each in intervals if each.evaluations and not each.has_restart and each.rest() > 0]
     longest_evaluation = _STANDSTILL_FACTOR * float(np.median([each.rest() for each in usual])) if usual else 0.0
     for interval in intervals:
+        if evidence.is_gap(interval.num_steps):
+            found.seconds["unseen"] += interval.span
+            continue
         longest = longest_evaluation if interval.evaluations else 0.0
         _add_interval(found, interval, max(_SHORTEST_STANDSTILL, longest))
     return found

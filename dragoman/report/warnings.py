@@ -16,6 +16,8 @@ from dragoman.run.summary import with_full_stop
 
 _MAX_FAILURES = 5
 _MAX_MESSAGE = 110
+_GOOD_LOSS = 1.5
+"""Dev loss, in nats per token, of models whose translations cannot have a BLEU of 0."""
 TEACHER_FORCED = ReportWarning(
     "The BLEU in this log is teacher-forced: it is not the BLEU of translations.",
     "The decoder was fed the reference and scored on subwords, so the score cannot be compared with published ones (an "
@@ -34,6 +36,7 @@ def find_warnings(findings: Findings) -> list[ReportWarning]:
         *_failed_score_warnings(findings),
         *_zero_warnings(findings),
         *_score_warnings(findings),
+        *_gap_warnings(evidence),
         *_step_warnings(evidence),
         *_loss_warnings(evidence),
         *map(one_line, findings.network.warnings if findings.network and evidence.is_imported else []),
@@ -123,11 +126,15 @@ def _failed_score_warnings(findings: Findings) -> list[ReportWarning]:
 
 
 def _zero_warnings(findings: Findings) -> list[ReportWarning]:
-    """Doubts BLEU that is 0 in every evaluation."""
+    """Doubts BLEU that is 0 in every evaluation, or beside a good dev loss."""
+    detail = "Look at some translations: a wrong reference file or subwords that were not joined give 0, too."
+    last = findings.evaluations[-1] if findings.evaluations else None
+    if last is not None and last.bleu == 0 and _is_good(findings, last.loss):
+        message = f"BLEU is 0 although the dev loss is {last.loss:.2f}: the model or the scoring failed."
+        return [ReportWarning(message, detail)]
     if not is_always_zero(findings.evaluations, "bleu"):
         return []
     num_zeros = len(findings.bleu[1])
-    detail = "Look at some translations: a wrong reference file or subwords that were not joined give 0, too."
     return [ReportWarning(f"BLEU is 0 in all {num_zeros} evaluations: the model or the scoring failed.", detail)]
 
 
@@ -152,6 +159,18 @@ def _score_warnings(findings: Findings) -> list[ReportWarning]:
         detail = "Score the translations again with sacreBLEU to compare them with others."
         return [ReportWarning("The log does not say how its BLEU was computed.", detail)]
     return []
+
+
+def _is_good(findings: Findings, loss: float | None) -> bool:
+    return loss is not None and loss < _GOOD_LOSS and findings.loss_unit == "loss in nats per token"
+
+
+def _gap_warnings(evidence: Evidence) -> list[ReportWarning]:
+    if evidence.gap is None:
+        return []
+    before, after = evidence.gap
+    detail = "Its middle is missing, or it holds parts of two runs: figures from before and after may not fit together."
+    return [ReportWarning(f"The log shows no training between steps {before:,} and {after:,}.", detail)]
 
 
 def _step_warnings(evidence: Evidence) -> list[ReportWarning]:

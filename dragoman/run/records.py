@@ -221,6 +221,8 @@ class EvaluationRecord(Record):
     ter: Number | None = None
     perplexity: Number | None = None
     accuracy: Number | None = None
+    learning_rate: Number | None = None
+    """The rate at that step, where another trainer tells it with its scores."""
     other_scores: dict[str, Number] | None = None
     """Further scores of another trainer, by the names it gives them."""
     train_sample_loss: Number | None = None
@@ -507,6 +509,8 @@ class ImportedFacts(_Record):
     last_dated: Number | None = None
     training_seconds: Number | None = None
     mean_seconds_per_step: Number | None = None
+    timed_steps: Count | None = None
+    """Number of the last steps that this mean is of, where it is not of all."""
     objects_per_second: Number | None = None
     """Source and target tokens per second, over all ranks."""
     step_time_includes_evaluation: bool | None = None
@@ -543,6 +547,8 @@ class ImportedFacts(_Record):
     training_files: dict[str, Text] | None = None
     """Names of files by side, source and target."""
     dev_files: dict[str, Text] | None = None
+    dev_set: Text | None = None
+    """Name of the dev set that the evaluations are of, where the trainer evaluated several."""
     checkpoint_folder: Text | None = None
     source_language: Text | None = None
     target_language: Text | None = None

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 from dragoman.importing.curves.curve_tags import SPLIT_FOLDERS, figure_of
@@ -32,8 +32,9 @@ _TIME_NAMES = ("wall time", "wall_time", "timestamp", "_timestamp", "time", "dat
 _RUN_NAMES = ("run", "run_name", "run_id", "run name", "run id", "experiment", "experiment_name", "exp", "trial")
 _EXPORTED_NAME = re.compile(r"run-(.{0,200}?)-tag-(.{1,200})")
 _NO_FIGURE = {"", "-", "n/a", "na", "none", "null", "#n/a", "no log"}
-_MAX_PREAMBLE_LINES = 30
+_MAX_PREAMBLE_LINES = 1_000
 """Lines of text in which the header is sought, as above the table that a notebook or a model card shows."""
+_MAX_TRIED_ROWS = 30
 _RULER = re.compile(r"[-:| ]+")
 """The line below the header of a Markdown table."""
 _COMMA_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,20})?", re.ASCII)
@@ -107,8 +108,9 @@ def _open(path: Path) -> tuple[list[str], str, Iterator[str]]:
     headers = [_split_header(line) for line in above] or [([], ",")]
     place = next((place for place, (names, _) in enumerate(headers) if _has_axis(names)), 0)
     names, delimiter = headers[place]
-    lines = (line for line in read_lines(path) if line.strip())
-    return names, delimiter, islice(lines, place + 1, None)
+    lines = islice((line for line in read_lines(path) if line.strip()), place + 1, None)
+    # Text may follow a table in Markdown.
+    return names, delimiter, takewhile(lambda line: "|" in line, lines) if delimiter == "|" else lines
 
 
 def _split_header(line: str) -> tuple[list[str], str]:
@@ -128,9 +130,7 @@ def is_table(path: Path) -> bool:
         layout, rows = open_table(path)
     except UserError:
         return False
-    found = [
-        row for row in islice(rows, _MAX_PREAMBLE_LINES) if row is not None and row.number(layout.step) is not None
-    ]
+    found = [row for row in islice(rows, _MAX_TRIED_ROWS) if row is not None and row.number(layout.step) is not None]
     return len(found) > 1
 
 

@@ -13,12 +13,12 @@ from dragoman.importing.files.same_run import Relation, Traits, begins_at_start,
 from dragoman.importing.files.unpacking import PACKED_ENDINGS
 from dragoman.importing.imported_run import MAX_LISTED, ImportedRun
 from dragoman.importing.run_reading import LogPart, count_repeated, read_curves, read_logs, read_states
+from dragoman.importing.trainers.huggingface import is_checkpoint_folder
 from dragoman.run.errors import UserError
 
 KINDS = ("logs", "states", "events", "tables")
 """The kinds of files of a run, the one that tells most first."""
 _EXPORTED_NAME = re.compile(r"run-(.{0,200}?)-tag-")
-_CHECKPOINT_FOLDER = re.compile(r"checkpoint-\d{1,15}")
 _UNSAFE = re.compile(r"[^\w.-]+")
 _MAX_NAMED = 5
 
@@ -36,6 +36,10 @@ class _Part:
     run_name: str = ""
     """Name of the run, where the files hold several runs."""
     view: ImportedRun | None = None
+
+    def __post_init__(self) -> None:
+        # Folders are compared: a relative one and an absolute one may be the same.
+        self.folder = self.folder.absolute()
 
     @property
     def trainer(self) -> str | None:
@@ -141,11 +145,18 @@ class FoundRun:
         """Returns a line about the run: name, trainer, steps and files."""
         main = self.main
         run = main.parts[0].read() if main else ImportedRun()
-        steps = [step for part in (main.parts if main else []) for step in traits_of(part.read()).train_steps]
-        made = f"steps {min(steps):,} to {max(steps):,}" if steps else "no step"
+        figures = [point for part in (main.parts if main else []) for point in traits_of(part.read()).figures]
+        steps = [step for kind, step in figures if kind == "train"]
+        evaluated = [step for kind, step in figures if kind == "evaluation"]
+        made = f"evaluations {_range(evaluated)}" if evaluated else "no step"
+        made = f"steps {_range(steps)}" if steps else made
         names = [str(path) for path in self.paths]
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         return f"{self.name}: {run.trainer}, {made}, {', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def _range(steps: list[int]) -> str:
+    return f"{min(steps):,} to {max(steps):,}"
 
 
 def group_runs(paths: Sequence[Path]) -> tuple[list[FoundRun], RunFiles]:
@@ -258,7 +269,7 @@ def _add_without_steps(part: _Part, traits: Traits, clusters: list[_Cluster], le
     if len(near) == 1:
         near[0].add(part, traits, Relation.CONTINUATION)
     elif near:
-        left_out.append(f"{part.paths[0]} was left out: it has no step, and several runs are beside it.")
+        left_out.append(f"{part.paths[0]} was left out: it has no training step, and several runs are beside it.")
     else:
         clusters.append(_Cluster([part], traits))
 
@@ -324,7 +335,15 @@ def _cluster_curves(parts: list[_Part], is_explicit: bool, left_out: list[str]) 
             if is_explicit:
                 raise
             left_out.append(f"Left out: {error}")
-    readable.sort(key=lambda each: (not each[1].has_steps, each[1].train_steps[:1], -len(each[1].figures)))
+    # Of files with the same figures, those that say more come first: the others are left out.
+    readable.sort(
+        key=lambda each: (
+            not each[1].has_steps,
+            each[1].train_steps[:1],
+            -len(each[1].figures),
+            -len(each[0].read().facts),
+        )
+    )
     clusters: list[_Cluster] = []
     for part, traits in readable:
         # Nobody cuts event files: those that begin midway continue a run.
@@ -343,7 +362,7 @@ def _parts_of_states(files: RunFiles) -> list[_Part]:
 
 def _output_folder(path: Path) -> Path:
     folder = path.parent
-    return folder.parent if _CHECKPOINT_FOLDER.fullmatch(folder.name) else folder
+    return folder.parent if is_checkpoint_folder(folder) else folder
 
 
 def _parts_of_events(paths: list[Path]) -> list[_Part]:

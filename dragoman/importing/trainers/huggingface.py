@@ -6,6 +6,7 @@ adds what the others lack. Both may be called alone.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,50 @@ from dragoman.importing.trainers.huggingface_log import HfReader, is_own_line
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.records import LARGEST_NUMBER
 
-__all__ = ["RESULT_NAMES", "TRAINER", "HfReader", "is_own_line", "read_results", "read_trainer_state"]
+__all__ = [
+    "RESULT_NAMES",
+    "TRAINER",
+    "HfReader",
+    "checkpoint_number",
+    "is_checkpoint_folder",
+    "is_own_line",
+    "length_of_history",
+    "read_results",
+    "read_trainer_state",
+]
 
 RESULT_NAMES = ("all_results.json", "train_results.json", "eval_results.json")
 """Files that read_results understands."""
 MAX_STATE_BYTES = 200 * 10**6
 
+# The Hub calls the newest checkpoint of a run that goes on last-checkpoint.
+_CHECKPOINT_FOLDER = re.compile(r"checkpoint-(\d{1,15})|last-checkpoint", re.ASCII)
 _STATE_SETTINGS = {
     "max_steps": ("training", "max_steps"),
     "logging_steps": ("training", "log_every"),
     "eval_steps": ("evaluation", "evaluate_every"),
 }
+
+
+def checkpoint_number(folder: Path) -> int | None:
+    """Returns the step in the name of a checkpoint folder; None for any other folder."""
+    match = _CHECKPOINT_FOLDER.fullmatch(folder.name)
+    return int(match[1]) if match and match[1] else None
+
+
+def is_checkpoint_folder(folder: Path) -> bool:
+    """Whether the Trainer keeps a checkpoint in the folder, which is inside its output folder."""
+    return _CHECKPOINT_FOLDER.fullmatch(folder.name) is not None
+
+
+def length_of_history(path: Path) -> tuple[int, int]:
+    """Returns the steps and the entries that a trainer_state.json holds; less than any other if it cannot be read."""
+    try:
+        state = _load(path)
+    except UserError:
+        return (-1, 0)
+    entries = state.get("log_history")
+    return (_whole(state.get("global_step")) or 0, len(entries) if isinstance(entries, list) else 0)
 
 
 def read_trainer_state(path: Path, run: ImportedRun) -> None:
@@ -69,7 +103,7 @@ def read_results(path: Path, run: ImportedRun) -> None:
 
 def _add_missing(run: ImportedRun, results: ImportedRun) -> None:
     """Adds the evaluation and the times of the result files where the run has none."""
-    for name in ("training_seconds", "mean_seconds_per_step", "step_time_includes_evaluation"):
+    for name in ("training_seconds", "mean_seconds_per_step", "timed_steps", "step_time_includes_evaluation"):
         is_time_of_part = any("last launch only" in note for note in run.notes)
         if name in results.facts and not is_time_of_part:
             run.facts.setdefault(name, results.facts[name])
@@ -153,7 +187,9 @@ def _numbers(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    """Returns a figure of an entry; some versions write it as text."""
+    """Returns a figure of an entry; some versions write it as text, and some libraries as a table with its score."""
+    if isinstance(value, dict):
+        value = value.get("score")
     if isinstance(value, str):
         return parse_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -28,7 +28,10 @@ _NO_SCORE = ("_per_second", "_time", "_runtime", "_samples", "_mem_", "_delta")
 _MAX_OTHER_SCORES = 20
 _LOSS_NOTE = "The loss is what the model's own code returned: most likely the mean over the tokens of one batch."
 _LARGEST_MISSING_SHARE = 0.02
-"""train_steps_per_second has few digits: this much less than all steps is still all steps."""
+"""train_steps_per_second and train_loss may be this much less than those of all steps, and still be of all steps."""
+_SAME_SUM = 0.003
+"""Largest relative difference of two sums of losses, one of them of rounded losses."""
+_FEWEST_LOSSES = 5
 
 
 class History:
@@ -47,6 +50,9 @@ class History:
         self._is_continued = False
         """Whether a launch was continued and has logged no step yet."""
         self._first_losses: dict[str, float] = {}
+        self._losses: list[tuple[int, float]] = []
+        """Step and mean loss since the entry before."""
+        self._epoch = 0.0
 
     def add(self, step: int | None, figures: dict[str, float], **clock: float | None) -> None:
         """Adds one entry: a training step, an evaluation, or the summary at the end of training."""
@@ -82,6 +88,8 @@ class History:
         if self._summary is not None:
             self._add_times(*self._summary)
         self._note_accumulated_loss()
+        if self._dev_set:
+            self._run.facts["dev_set"] = self._dev_set
         self._run.facts["loss_unit"] = "nats per token"
         self._run.note(_LOSS_NOTE)
         self._run.note_missing_facts()
@@ -90,15 +98,29 @@ class History:
         self.write_evaluation()
         self._summary = None  # an earlier launch ended; this one has not
         run = self._run
-        if run.is_step_back(step) and not self._is_continued:
-            run.add_restart(step, cause="the history goes back to an earlier step")
-        self._is_continued = False
+        self._watch_for_restart(step, figures.get("epoch", self._epoch))
         named = {ours: figures[name] for name, ours in _TRAIN_NAMES.items() if name in figures}
         loss = self._watch.add_train(step, named["loss"], named.get("gradient_norm"))
         if "train_runtime" in figures:
             clock = {"training_seconds": figures["train_runtime"], **clock}
         run.add_train(step, **(named | {"loss": loss}), **clock)
         self._first_losses.setdefault("train", named["loss"])
+        self._losses.append((step, named["loss"]))
+
+    def _watch_for_restart(self, step: int, epoch: float) -> None:
+        """Adds a restart that the history shows: a step back, or epochs that count from the beginning again.
+
+        A data set that is streamed begins again when a run is continued, and so do its epochs.
+        """
+        run, newest = self._run, self._run.newest_step
+        if not self._is_continued and run.is_step_back(step):
+            run.add_restart(step, cause="the history goes back to an earlier step")
+            self._losses = [each for each in self._losses if each[0] < step]
+        elif not self._is_continued and newest is not None and epoch < self._epoch:
+            run.add_restart(newest, cause="continued from a checkpoint: epochs begin again")
+            run.count_attempt()
+            self._launch_step = newest
+        self._is_continued, self._epoch = False, epoch
 
     def _add_evaluation(self, step: int, figures: dict[str, float]) -> None:
         """Adds to the evaluation of this step; what it has already stays.
@@ -147,6 +169,7 @@ class History:
         seconds = figures["train_runtime"]
         made = seconds * figures.get("train_steps_per_second", 0.0)
         evaluating = sum(each.get("seconds", 0.0) for each in self._run.records if each["kind"] == "evaluation")
+        self._find_launch_step(step, figures.get("train_loss"))
         num_steps: float = step - self._launch_step
         if not (0 < seconds < math.inf) or num_steps <= 0:
             return
@@ -159,9 +182,32 @@ class History:
                 "checkpoint, so the whole run took longer."
             )
             self._run.facts.pop("training_seconds", None)
+        if is_partial:
+            self._run.facts["timed_steps"] = round(num_steps)
         if is_partial or evaluating <= seconds:
             self._run.facts["mean_seconds_per_step"] = seconds / num_steps
             self._run.facts["step_time_includes_evaluation"] = True
+
+    def _find_launch_step(self, step: int, mean_loss: float | None) -> None:
+        """Finds where the last launch began, if nothing else told: it adds up its own losses, but divides by all steps.
+
+        Newer versions divide all steps by its time too, so train_steps_per_second does not show it.
+        """
+        logged = self._losses
+        if self._launch_step or mean_loss is None or len(logged) < _FEWEST_LOSSES or logged[-1][0] > step:
+            return
+        wanted, found = mean_loss * step, logged[-1][1] * (step - logged[-1][0])
+        begins = [0, *(each for each, _ in logged)]
+        sums = {}
+        for begin, (end, loss) in zip(reversed(begins[:-1]), reversed(logged), strict=True):
+            found += loss * (end - begin)
+            sums[begin] = found
+        if not wanted > 0 or not sums[0] < math.inf or wanted >= (1 - _LARGEST_MISSING_SHARE) * sums[0]:
+            return
+        nearest = min(sums, key=lambda begin: abs(sums[begin] - wanted))
+        if nearest and abs(sums[nearest] - wanted) <= _SAME_SUM * wanted:
+            self._launch_step = nearest
+            self._run.insert_restart(nearest, cause="continued from a checkpoint: train_loss is of fewer steps")
 
     def _note_accumulated_loss(self) -> None:
         num = self._run.facts.get("accumulation", 1)

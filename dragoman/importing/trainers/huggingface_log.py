@@ -9,8 +9,10 @@ from dragoman.importing.log_text import COUNT, NUMBER, LogClock, parse_count, pa
 from dragoman.importing.trainers.huggingface_history import History
 from dragoman.run.records import LARGEST_NUMBER
 
-# Scores of other libraries may be printed as np.float64(21.5).
-_FIGURE = re.compile(rf"'([\w/.+-]{{1,60}})': (?:np\.float\d\d\(|tensor\()?('?)({NUMBER})'?\)?(?=[,}}])", re.ASCII)
+# Scores of other libraries may be printed as np.float64(21.5) or {'score': 21.5, 'signature': …}.
+_FIGURE = re.compile(
+    rf"'([\w/.+-]{{1,60}})': (?:\{{'score': )?(?:np\.float\d\d\(|tensor\()?('?)({NUMBER})'?\)?(?=[,}}])", re.ASCII
+)
 _BAR = re.compile(r"^\s*\d{1,3}%\|[^|]{0,300}\| (\d{1,15})/(\d{1,15}) \[((?:\d{1,6}:)?\d{1,3}:\d\d)[<\]]", re.ASCII)
 _COUNT = re.compile(rf" = ({COUNT})\s*$", re.ASCII)
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})(?!\d)", re.ASCII)

@@ -322,7 +322,8 @@ class JoeyReader:
         name, _, value = line.partition(":")
         number = parse_count(value.strip())
         if name == "n_gpu" and number is not None:
-            self._run.facts["num_ranks"] = max(1, number)
+            # JoeyNMT starts all its processes on one machine.
+            self._run.facts["num_ranks"] = self._run.facts["ranks_per_host"] = max(1, number)
             # Without DDP, JoeyNMT divides the training loss by the number of GPUs once too often.
             self._scale = max(1, number)
         elif name == "ddp training" and value.strip() == "True":

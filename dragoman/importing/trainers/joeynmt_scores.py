@@ -34,6 +34,8 @@ def scores_of(figures: dict[str, float]) -> dict[str, Any]:
         name = FIGURE_NAMES.get(theirs, theirs)
         if name in _FIELDS:
             scores[name] = value
+        elif theirs == "lr":
+            scores["learning_rate"] = value
         elif theirs not in _NO_SCORES:
             others[theirs] = value
     if others:

@@ -286,6 +286,8 @@ def what_more_would_bring(findings: Findings) -> str:
             more,
         )
     over = "The schedule has reduced the learning rate to zero, so more steps would change nothing."
+    if findings.overfitting is not None and findings.overfitting.may_be_overfitting:
+        return f"{over} More data or more dropout would help more than a longer schedule: the dev loss rose."
     if findings.rates.settings is None:
         return f"{over} If the model is not good enough, train again with a longer schedule."
     num_steps = 2 * known.last_step

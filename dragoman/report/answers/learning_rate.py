@@ -67,17 +67,22 @@ def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
     """Tells the course of rates whose formula is not known: long and short."""
     top, last = values.max(), len(values) - 1
     if top - values.min() <= _SAME_RATE * top:
+        is_falling = len(np.unique(values)) > _FEWEST_RATES and np.all(np.diff(values) <= 0)
+        if is_falling and top - values.min() > _AT_TOP * top:
+            return f"It falls slowly, from {values[0]:.3e} to {values[-1]:.3e}.", f"Falls slowly, {values[-1]:.2g}"
         return f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
     at_top = np.flatnonzero(values >= (1 - _AT_TOP) * top)
     first, final = int(at_top[0]), int(at_top[-1])
     is_level = final > first and len(at_top) == final - first + 1
-    course = f"It begins at {top:.3e}" if first == 0 else f"It rises to {top:.3e} at step {int(steps[first]):,}"
+    parts = [f"begins at {top:.3e}" if first == 0 else f"rises to {top:.3e} at step {int(steps[first]):,}"]
     if is_level:
-        course += f", stays there until step {int(steps[final]):,}"
+        parts.append(f"stays there until step {int(steps[final]):,}")
     if final < last:
         fall = " with one over the square root of the step" if _falls_with_root(steps[final:], values[final:]) else ""
-        course += f"{',' if is_level else ''} and falls{fall} to {values[-1]:.3e} at the end"
-    return f"{course}.", f"Peak {top:.2g} at step {int(steps[first]):,}"
+        parts.append(f"falls{fall} to {values[-1]:.3e} at the end")
+    between = ", and " if len(parts) > 2 else " and "
+    course = between.join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"It {course}.", f"Peak {top:.2g} at step {int(steps[first]):,}"
 
 
 def _falls_with_root(steps: Floats, values: Floats) -> bool:

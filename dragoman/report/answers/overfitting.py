@@ -31,7 +31,7 @@ def answer_overfitting(findings: Findings) -> Answer:
     change = found.late_slope * (findings.evidence.last_step or 0) / 10_000
     evidence = [
         f"Lowest dev loss: {found.best_loss:.4f} at step {found.best_step:,}; the last is {found.last_loss:.4f}.",
-        f"Over the last third of the evaluations it changes by {change:+.4f} per tenth of the run.",
+        f"Over the last third of the evaluations it changes by {_signed(change)} per tenth of the run.",
     ]
     if found.gap_begin is not None and found.gap_end is not None and found.gap_p is not None:
         evidence.append(
@@ -39,7 +39,9 @@ def answer_overfitting(findings: Findings) -> Answer:
             f"the second half of the run (p {_p(found.gap_p)} for a rise by chance)."
         )
     missing = []
-    if train is not None and not is_comparable:
+    if train is not None and not is_comparable and findings.evidence.facts.dropout == 0:
+        missing.append("A comparable training loss: here it is that of single batches. dragoman evaluates a sample.")
+    elif train is not None and not is_comparable:
         missing.append(
             "A comparable training loss: here it is that of single batches with dropout, which is too high for a fair "
             "comparison. dragoman also evaluates training sentences without dropout."
@@ -73,6 +75,10 @@ def _overfitting_or_not(findings: Findings) -> tuple[str, str]:
             last = findings.score.format(findings.score.values[-1])
             worse = f", and {best.by} has become worse since step {best.step:,} ({best.shown} → {last})"
         return f"Yes: {rises}{worse}; {use}.", "Yes"
+    if found.may_be_overfitting:
+        rose = f"the dev loss rose from {found.best_loss:.4f} at step {found.best_step:,} to {found.last_loss:.4f}"
+        chance = f"with {len(findings.dev_loss[0])} evaluations that may be chance (p {_p(found.rise_p)})"
+        return f"Perhaps: {rose}, but {chance}; {kept}.", "Perhaps"
     is_tiny = found.rise_p < SIGNIFICANT
     no_rise = "the dev loss hardly rises" if is_tiny else "the dev loss does not rise more than chance explains"
     if found.is_memorising:
@@ -82,6 +88,10 @@ def _overfitting_or_not(findings: Findings) -> tuple[str, str]:
         f"by {found.last_loss - found.best_loss:.4f} since its lowest value" if is_tiny else f"p {_p(found.rise_p)}"
     )
     return f"No: {no_rise} ({likely}); {kept}.", "No"
+
+
+def _signed(change: float) -> str:
+    return f"{round(change, 4) + 0.0:+.4f}"  # not "-0.0000"
 
 
 def _p(value: float) -> str:

@@ -38,11 +38,20 @@ def answer_duration(findings: Findings) -> Answer:
         return Answer(_DURATION, "Not known.", missing=missing, short="Not known")
     cost = "" if findings.cost is None else f", at a cost of {findings.cost:,.2f}"
     is_estimated = evidence.facts.clock == "reconstructed"
+    if timed := findings.steps_of_mean_time:
+        took = describe_hours(timed * (evidence.facts.mean_seconds_per_step or 0.0))
+        answer = (
+            f"Not known exactly: the last {timed:,} of {_describe_num_steps(evidence)} took {took}. At that speed all "
+            f"took about {describe_hours(seconds)}{cost}."
+        )
+    else:
+        whole = describe_exactly(seconds)
+        answer = f"{whole} for {_describe_num_steps(evidence)}{cost}.{_describe_standstill(findings)}"
     return Answer(
         _DURATION,
-        f"{describe_exactly(seconds)} for {_describe_num_steps(evidence)}{cost}.{_describe_standstill(findings)}",
+        answer,
         [*_describe_clock(findings), *_describe_launches(evidence), *_describe_restarts(findings, seconds)],
-        confidence=0.8 if is_estimated else 1.0,
+        confidence=0.5 if timed else 0.8 if is_estimated else 1.0,
         tables=[table for table in (_time_table(findings), _parts_table(findings)) if table is not None],
         missing=["The cost: pass --price-per-hour, or set training.price_per_hour."] if findings.cost is None else [],
         short=describe_hours(seconds),
@@ -62,6 +71,8 @@ def _describe_standstill(findings: Findings) -> str:
 
 
 def _describe_clock(findings: Findings) -> list[str]:
+    if findings.steps_of_mean_time:
+        return []
     if findings.evidence.facts.clock == "reconstructed":
         return ["The log has no clock: this is the sum of its step times, without start-up and interruptions."]
     use = findings.time_use
@@ -91,7 +102,9 @@ def _describe_restarts(findings: Findings, seconds: float) -> list[str]:
             f"The run was continued {_times(len(pauses))} by a person; the {describe_hours(findings.pause_seconds)} "
             "without training before that are not counted."
         )
-    if faults or num_steps:
+    if (faults or num_steps) and not num_steps and findings.evidence.facts.clock == "reconstructed":
+        messages.append(f"The run restarted {_times(len(restarts))}; what that cost is not in these files.")
+    elif faults or num_steps:
         messages.append(
             f"The run restarted {_times(len(restarts))}: {counted(num_steps, 'step')} had to be trained again, and "
             f"{describe_hours(lost)} were lost{share}, downtime included."

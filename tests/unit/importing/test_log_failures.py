@@ -91,6 +91,7 @@ FAILURES = {
     ],
     "A user or a scheduler stopped the run": [
         "KeyboardInterrupt",
+        "^CTraceback (most recent call last):",
         "slurmstepd: error: *** JOB 4711 ON node1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***",
         "received SIGTERM, shutting down",
         "train.sh: line 2:  7796 Terminated              marian/marian --model model/model.npz",

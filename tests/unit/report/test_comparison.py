@@ -234,6 +234,26 @@ def test_losses_on_different_scales_are_warned_of(worse, tmp_path):
     assert "different corpora" in warnings
 
 
+def imported_with(path, printed_config: dict, vocab_size: int) -> RunFolder:
+    run = write_own_run(path, own_records(1_000))
+    imported = {
+        "trainer": "JoeyNMT",
+        "facts": {"vocab_size": vocab_size, "dev_files": {"source": "dev.de"}},
+        "printed_config": printed_config,
+    }
+    run.imported.write_text(json.dumps(imported))
+    return run
+
+
+def test_losses_of_different_vocabularies_are_not_compared(tmp_path):
+    words = imported_with(tmp_path / "words", {"data": {"level": "word", "lang": "de"}}, 2_004)
+    subwords = imported_with(tmp_path / "subwords", {"data": {"level": "bpe", "lang": "de"}}, 5_000)
+    found = compare(words, subwords)
+    assert any("different corpora or vocabularies" in str(warning) for warning in found.warnings)
+    assert "lowest dev loss" not in found.summary
+    assert found.facts["differences"] == {"data.level": {"words": "word", "subwords": "bpe"}}
+
+
 def test_runs_that_were_never_evaluated_cannot_be_compared(tmp_path):
     runs = [write_own_run(tmp_path / name, [train_record(100)]) for name in "ab"]
     found = compare(*runs)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from imported_records import BEGAN, RISING, curve_of, evaluation, train
 
 from dragoman.report.answers.learning import answer_trained
+from dragoman.report.answers.learning_rate import answer_learning_rate
 from dragoman.report.answers.overfitting import answer_overfitting
 from dragoman.report.answers.speed import answer_duration
 from dragoman.report.compose import report_findings
@@ -405,6 +406,35 @@ def test_evaluations_and_standstill_are_not_training(make):
     assert sum(use.values()) == pytest.approx(findings.wall_seconds) == pytest.approx(time - BEGAN)
     assert findings.progress.seconds_left == pytest.approx(5_000 * 1.3)
     assert "For 10.0 hours of it the run stood still" in answer_duration(findings).answer
+
+
+def test_one_endless_evaluation_is_no_measure_of_the_next_ones(make):
+    records, time = [], BEGAN
+    for step in range(100, 2_001, 100):
+        time += 100.0
+        records.append(train(step, time=time))
+        seconds = 9_000.0 if step == 600 else 20.0
+        time += seconds
+        records.append(evaluation(step, time=time, loss=2.0, seconds=seconds))
+    assert make(records, {"started": BEGAN}).seconds_per_further_step == pytest.approx(1.2)
+
+
+def test_a_learning_rate_told_with_the_scores_is_known(make):
+    records = [evaluation(step, loss=2.0, learning_rate=5e-4 / step) for step in range(100, 1_001, 100)]
+    answer = answer_learning_rate(make(records)).answer
+    assert answer == "It begins at 5.000e-06 and falls to 5.000e-07 at the end."
+
+
+def test_a_clear_rise_in_few_evaluations_is_not_denied(make):
+    losses = [0.321, 0.3585, 0.3937, 0.4123, 0.42]
+    records = curve_of([None] * 5, losses)
+    rates = [record | {"learning_rate": 1e-5 * (1 - record["step"] / 5_000)} for record in records if "loss" in record]
+    report = report_findings(make(rates))
+    assert report.answers[2].answer.startswith(
+        "Perhaps: the dev loss rose from 0.3210 at step 1,000 to 0.4200, but with 5 evaluations that may be chance"
+    )
+    assert "train again for longer" not in report.summary
+    assert "use the checkpoint of step 1,000" in report.summary
 
 
 def test_a_standstill_within_the_logged_step_time_is_found(make):

@@ -54,6 +54,51 @@ def test_that_a_run_has_not_ended_is_said_once(tmp_path, monkeypatch):
     assert not any("not ended" in warning.message for warning in report.warnings)
 
 
+def test_a_time_of_the_last_steps_only_is_no_time_of_the_run(make):
+    records = [train(step, seconds_per_step=None, time=None) for step in (500, 1000)]
+    facts = {"clock": "reconstructed", "mean_seconds_per_step": 36.0, "timed_steps": 300, "is_finished": True}
+    records.insert(1, {"kind": "restart", "step": 700, "cause": "continued from a checkpoint"})
+    report = report_findings(make(records, facts))
+    assert report.answers[0].answer.startswith(
+        "Not known exactly: the last 300 of 1,000 steps took 3.0 hours. At that speed all took about 10.0 hours"
+    )
+    assert "This took about 10.0 hours" in report.summary
+    assert not any("lost" in message for message in report.answers[0].evidence)
+
+
+def test_a_log_whose_middle_is_missing_did_not_stand_still(make):
+    records = [train(step, time=1e9 + step) for step in range(100, 2_001, 100)]
+    records.append(evaluation(9_000, loss=2.0, time=1e9 + 90_000))
+    findings = make(records, {"started": 1e9})
+    report = report_findings(findings)
+    assert any("no training between steps 2,000 and 9,000" in warning.message for warning in report.warnings)
+    assert "stood still" not in report.answers[0].answer
+    assert findings.time_use.seconds["unseen"] == pytest.approx(88_000)
+
+
+def test_an_excerpt_with_a_gap_still_begins_midway(make):
+    steps = [*range(2_900, 3_001, 50), *range(5_800, 6_001, 50)]
+    assert make([train(step) for step in steps], {"begins_midway": True}).evidence.unseen_steps == 2_850
+
+
+def test_one_evaluation_in_an_excerpt_is_no_measure_of_how_often_there_are(make):
+    records = [train(step) for step in range(9_800, 10_101, 100)]
+    records.insert(3, evaluation(10_000, loss=0.13, bleu=0.0, seconds=300.0))
+    findings = make(records, {"begins_midway": True, "loss_unit": "nats per token"})
+    assert findings.seconds_per_further_step == pytest.approx(1.0)
+    assert any("BLEU is 0 although the dev loss is 0.13" in each.message for each in report_findings(findings).warnings)
+
+
+def test_a_run_without_scores_of_translations_is_judged_by_another(make):
+    scores = [(1_000, 0.32, 0.789), (2_000, 0.36, 0.743), (3_000, 0.39, 0.744)]
+    records = [evaluation(step, loss=loss, other_scores={"gen_len": 9.0, "wer": wer}) for step, loss, wer in scores]
+    report = report_findings(make(records))
+    assert "a dev loss of 0.3900 and WER 0.7440 on the dev set" in report.summary
+    assert "step 2,000 (WER 0.7430, the best)" in report.summary
+    alone = report_findings(make([evaluation(1_000, loss=1.6, other_scores={"rouge1": 41.6, "rougeL": 29.5})]))
+    assert "ROUGE-L 29.50" in alone.summary
+
+
 def test_what_failed_in_another_launch_is_no_warning_of_this_run(make):
     killed = {"what": "The GPU ran out of memory.", "cause": "", "evidence": "OOM", "launch": 2, "is_fatal": True}
     launches = [{"number": 1, "end": "finished", "first_step": 100, "last_step": 200}, {"number": 2, "end": "failed"}]

@@ -222,6 +222,15 @@ def test_tables_of_notebooks_and_model_cards(tmp_path, text):
     assert [(each["step"], each["loss"], each["bleu"]) for each in found] == [(1, 1.89, 20.12), (2, 1.7, 23.4)]
 
 
+def test_the_table_of_a_long_model_card_with_text_after_it(tmp_path):
+    head = "---\nlicense: mit\n" + "- name: a\n" * 90 + "---\n"
+    path = table(tmp_path, f"{head}{CARD}\n### Framework versions\n\n- Transformers 4.26.0\n", "README.md")
+    assert is_table(path)
+    run = read(path)
+    assert [each["step"] for each in of_kind(run, "evaluation")] == [1, 2]
+    assert not any("could not be read" in note for note in run.notes)
+
+
 @pytest.mark.parametrize(
     "text", ["", "Epoch 1, loss 3\n", "step,time\n1,2\n", "| step |\n", "the first step, the loss\n1,2\n"]
 )

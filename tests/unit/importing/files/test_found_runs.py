@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from run_folders import openseq2seq_log
@@ -32,7 +33,7 @@ def train_steps(run) -> list[int]:
 def write(tmp_path):
     def write_files(**files: str):
         for name, text in files.items():
-            path = tmp_path / name.replace("__", "/").replace("_out", ".out")
+            path = tmp_path / name.replace("__", "/").replace("_out", ".out").replace("_log", ".log")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         return tmp_path
@@ -160,6 +161,38 @@ def test_states_of_one_output_folder_are_one_run_and_those_of_two_are_two(write)
     assert len(group_runs([folder / "a"])[0]) == 1
 
 
+def test_of_several_states_the_one_with_the_longest_history_is_read(write):
+    folder = write() / "small-2"
+    summary = {"step": 500, "train_runtime": 900.0, "train_steps_per_second": 0.556, "epoch": 5.0}
+    whole = json.loads(state(3.0))
+    whole["log_history"].append(summary)
+    for place in ("", "checkpoint-300", "last-checkpoint"):
+        (folder / place).mkdir(exist_ok=True)
+        (folder / place / "trainer_state.json").write_text(state(3.0))
+    (folder / "trainer_state.json").write_text(json.dumps(whole))
+    run = read_run([folder])
+    assert run.facts["training_seconds"] == 900.0
+    assert run.sources == [str(folder / "trainer_state.json")]
+    assert run.left_out == []
+    # A run that was continued after its end has newer checkpoints than its output folder says.
+    (folder / "checkpoint-300").rename(folder / "checkpoint-700")
+    longer = json.loads(state(3.0)) | {"global_step": 700}
+    (folder / "checkpoint-700" / "trainer_state.json").write_text(json.dumps(longer))
+    assert read_run([folder]).facts["steps_done"] == 700
+
+
+def test_of_copies_the_one_that_says_more_is_read(write):
+    folder = write()
+    results = {"train_runtime": 900.0, "train_steps_per_second": 0.556}
+    for place in ("a-copy", "whole"):
+        (folder / place).mkdir()
+        (folder / place / "trainer_state.json").write_text(state(3.0))
+    (folder / "whole" / "train_results.json").write_text(json.dumps(results))
+    run = read_run([folder])
+    assert run.facts["training_seconds"] == 900.0
+    assert "a-copy" in run.left_out[0]
+
+
 def test_the_exact_figures_of_a_state_come_before_the_rounded_ones_of_the_log(tmp_path):
     lines = [
         f"{{'loss': {3 - step / 1000:.1f}, 'learning_rate': 5e-05, 'epoch': {step / 100}}}\n" for step in (100, 200)
@@ -199,6 +232,35 @@ def test_tables_of_one_run_and_of_two(write):
     assert len(group_runs([folder])[0]) == 1
     (folder / "other.csv").write_text("step,train_loss\n" + rows.replace(",8", ",5"))
     assert len(group_runs([folder])[0]) == 2
+
+
+JOEY = """2024-05-01 09:59:00,000 - INFO - root - Hello! This is Joey-NMT (version 2.3.0).
+2024-05-01 10:00:0{0},000 - INFO - joeynmt.training - Epoch   1, Step:      100, Batch Loss:     {0}.5, \
+Tokens per Sec:     4000, Lr: 0.000300
+2024-05-01 10:01:0{0},000 - INFO - joeynmt.training - Epoch   1, Step:      200, Batch Loss:     {0}.1, \
+Tokens per Sec:     4000, Lr: 0.000300
+"""
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_files_of_two_runs_are_told_apart_by_their_folders(write, monkeypatch, is_relative):
+    folder = write()
+    for place, loss in (("a", 5), ("b", 6)):
+        (folder / place).mkdir()
+        (folder / place / "train.log").write_text(JOEY.format(loss))
+        (folder / place / "validations.txt").write_text(f"Steps: 200\tloss: {loss}\tppl: {loss}0\tLR: 0.0003\t*\n")
+    monkeypatch.chdir(folder)
+    with find_runs([Path() if is_relative else folder]) as found:
+        assert [len(run.paths) for run in found.runs] == [2, 2]
+        assert all(found.read(run).left_out == [] for run in found.runs)
+
+
+def test_a_run_without_training_steps_is_described_by_its_evaluations(write):
+    folder = write()
+    rows = "".join(f"{step},{9 - step / 1000},{8 - step / 1000}\n" for step in range(100, 600, 100))
+    (folder / "losses.csv").write_text("Step,a - eval/loss,b - eval/loss\n" + rows)
+    with find_runs([folder]) as found:
+        assert "a: CSV, evaluations 100 to 500" in found.describe()[0]
 
 
 def test_a_table_of_several_runs(write):
@@ -256,6 +318,23 @@ def test_two_trainings_in_one_file_are_named(write):
     assert [(launch.first_step, launch.last_step) for launch in run.launches] == [(0, 900), (0, 300)]
     assert run.facts["num_attempts"] == 2
     assert any("Launch 2 began again" in note and "launch 1 reached step 900" in note for note in run.notes)
+    # What came before is no part of the training that followed.
+    assert train_steps(run) == list(range(0, 301, 100))
+    assert not any(record["kind"] == "restart" for record in run.records)
+
+
+def test_a_training_that_was_given_up_takes_no_time_of_the_next_one(write):
+    earlier = JOEY.format(5)
+    run = read_run([write(train_log=earlier + earlier.replace("05-01", "05-03"))])
+    assert train_steps(run) == [100, 200]
+    times = [record["time"] for record in run.records]
+    assert times[-1] - min([*times, run.facts["started"]]) < 3_600
+
+
+def test_a_continued_training_keeps_its_beginning(write):
+    run = read_run([write(a_out=START + steps(0, 900) + RESTORED.format(step=500) + steps(600, 1_200))])
+    assert train_steps(run)[0] == 0
+    assert any(record["kind"] == "restart" for record in run.records)
 
 
 def test_steps_in_a_format_that_is_not_known_are_mentioned(write):

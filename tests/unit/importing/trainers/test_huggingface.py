@@ -272,6 +272,57 @@ def test_evaluations_longer_than_the_run_show_that_it_was_continued(tmp_path):
     assert any("last launch only" in note for note in run.notes)
 
 
+def continued_state(epochs_begin_again: bool) -> dict:
+    """A run of 1,000 steps whose last launch made 300; newer versions divide all steps by the time of that one."""
+    history = [
+        {
+            "step": step,
+            "epoch": (step - 700 if epochs_begin_again and step > 700 else step) / 1000,
+            "loss": 3 - step / 1000,
+        }
+        for step in range(100, 1001, 100)
+    ]
+    last = sum(entry["loss"] * 100 for entry in history[-3:])
+    summary = {"step": 1000, "epoch": 1.0, "train_runtime": 600.0, "train_steps_per_second": 1.667}
+    return STATE | {"log_history": [*history, summary | {"train_loss": last / 1000}]}
+
+
+@pytest.mark.parametrize("epochs_begin_again", [False, True])
+def test_a_continued_run_is_known_by_its_train_loss_or_by_its_epochs(tmp_path, epochs_begin_again):
+    run = read_state(tmp_path, continued_state(epochs_begin_again))
+    assert run.facts["mean_seconds_per_step"] == pytest.approx(2.0)
+    assert run.facts["timed_steps"] == 300
+    assert "training_seconds" not in run.facts
+    (place,) = [place for place, record in enumerate(run.records) if record["kind"] == "restart"]
+    assert (run.records[place]["step"], run.records[place + 1]["step"]) == (700, 800)
+    assert run.facts["num_attempts"] == 2
+
+
+def test_a_train_loss_of_all_steps_shows_no_restart(tmp_path):
+    state = continued_state(False)
+    state["log_history"][-1]["train_loss"] = 2.45
+    run = read_state(tmp_path, state)
+    assert not of_kind(run, "restart")
+    assert run.facts["training_seconds"] == 600.0
+
+
+NESTED = {"eval_sacrebleu": {"score": 17.8, "counts": [85, 42], "bp": 1.0}, "eval_chrf": {"score": 34.5, "beta": 2}}
+
+
+def test_scores_within_a_table_are_read(tmp_path):
+    history = [{"step": 500, "epoch": 0.5, "loss": 2.5}, {"step": 500, "epoch": 0.5, **NESTED}]
+    state = read_state(tmp_path, STATE | {"log_history": history})
+    log = read("{'loss': 2.5, 'learning_rate': 1e-4, 'epoch': 0.5}", str(NESTED | {"epoch": 0.5}))
+    for run in (state, log):
+        (found,) = of_kind(run, "evaluation")
+        assert (found["bleu"], found["chrf"]) == (17.8, 34.5)
+
+
+def test_the_dev_set_of_the_curves_is_named(tmp_path):
+    history = [{"step": 500, "loss": 2.5}, *({"step": 500, f"eval_{name}_loss": 2.0} for name in ("news", "talks"))]
+    assert read_state(tmp_path, STATE | {"log_history": history}).facts["dev_set"] == "news"
+
+
 def test_an_interrupted_log_is_not_finished():
     run = read_file("stopped.log")
     assert "is_finished" not in run.facts

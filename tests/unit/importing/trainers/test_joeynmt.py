@@ -142,11 +142,17 @@ def test_validations_txt_adds_what_the_log_does_not_have():
     assert of_kind(run, "evaluation")[1]["bleu"] == 57.3029
 
 
+def test_validations_txt_tells_the_learning_rate():
+    run = read(FILE, FILE.replace("2000", "1000"))
+    assert [record["learning_rate"] for record in of_kind(run, "evaluation")] == [0.001, 0.001]
+
+
 def test_facts_and_settings():
     run = read(*START, *STEPS)
     facts = run.facts
     assert (facts["parameters"], facts["num_training_pairs"], facts["vocab_size"]) == (105088, 50000, 54)
     assert (facts["num_ranks"], facts["precision"], facts["accumulation"]) == (2, "fp16", 4)
+    assert facts["ranks_per_host"] == 2  # JoeyNMT runs on one machine
     assert facts["training_files"] == {"source": "data/train.en", "target": "data/train.de"}
     assert (facts["evaluate_every"], facts["log_every"], facts["checkpoint_folder"]) == (1000, 100, "models/a")
     assert facts["software"] == {"joeynmt": "1.5.1"}
