@@ -40,7 +40,7 @@ def answer_duration(findings: Findings) -> Answer:
     is_estimated = evidence.facts.clock == "reconstructed"
     return Answer(
         _DURATION,
-        f"{describe_exactly(seconds)} for {_describe_num_steps(evidence)}{cost}.{_describe_standstill(findings)}",
+        f"{describe_exactly(seconds)} {_describe_num_steps(findings)}{cost}.{_describe_standstill(findings)}",
         [*_describe_clock(findings), *_describe_launches(evidence), *_describe_restarts(findings, seconds)],
         confidence=0.8 if is_estimated else 1.0,
         tables=[table for table in (_time_table(findings), _parts_table(findings)) if table is not None],
@@ -49,11 +49,15 @@ def answer_duration(findings: Findings) -> Answer:
     )
 
 
-def _describe_num_steps(evidence: Evidence) -> str:
+def _describe_num_steps(findings: Findings) -> str:
+    evidence = findings.evidence
     num_steps, last = evidence.num_steps or 0, evidence.last_step or 0
+    if (first := findings.timed_from_step) is not None:
+        return f"from {evidence.step_noun} {first:,} to {last:,}"
     if not evidence.unseen_steps:
-        return counted(num_steps, evidence.step_noun)
-    return f"the last {num_steps:,} of {last:,} {evidence.step_noun}s (the log begins at {evidence.unseen_steps + 1:,})"
+        return f"for {counted(num_steps, evidence.step_noun)}"
+    begins = f"the log begins at {evidence.unseen_steps + 1:,}"
+    return f"for the last {num_steps:,} of {last:,} {evidence.step_noun}s ({begins})"
 
 
 def _describe_standstill(findings: Findings) -> str:
@@ -212,6 +216,9 @@ def answer_steps(findings: Findings) -> Answer:
         f"intervals are below {format_step(times.p95)}."
     )
     said = [*_describe_step_content(findings), *_describe_drift(times.drift), _describe_outliers(findings)]
+    if len(findings.evidence.step_seconds) == 1:
+        answer = f"{format_step(times.mean)}{full}, by the only logged interval."
+        said = _describe_step_content(findings)
     tokens = curve(findings.evidence.train, "target_tokens_per_second")[1]
     if len(tokens):
         said.append(f"Throughput: {float(tokens.mean()):,.0f} target tokens per second on average.")
