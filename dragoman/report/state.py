@@ -15,6 +15,7 @@ _SHORT_CAUSES = {
     "gpu ran out of memory": "out of GPU memory",
     "out of gpu memory": "out of GPU memory",
     "gpu reported an error": "GPU error",
+    "shared memory": "out of shared memory",
     "main memory": "killed, or out of main memory",
     "disk is full": "disk full",
     "host name": "unknown host",

@@ -27,6 +27,28 @@ FAILURES = {
         "  traceback : Signal 9 (SIGKILL) received by PID 4711",
         "failed (exitcode: -9) local_rank: 0 (pid: 4711) of binary: /usr/bin/python",
         "MemoryError",
+        "slurmstepd: error: Job 8430179 exceeded memory limit (10442128 > 10240000), being killed",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks have been OOM Killed.",
+        "srun: error: gpu01: tasks 0-3: Out Of Memory",
+        "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Killed.",
+        "command terminated with exit code 137",
+    ],
+    "A machine of the cluster failed": [
+        "slurmstepd: error: *** JOB 7 ON r002 CANCELLED AT 2026-09-25T10:25:59 DUE TO NODE FAILURE, SEE THE LOG ***",
+        "srun: error: Node failure on gpu01",
+    ],
+    "Shared memory ran out": [
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        "RuntimeError: unable to write to file </torch_1234_567>",
+    ],
+    "Too many files were open": [
+        "OSError: [Errno 24] Too many open files",
+        "RuntimeError: received 0 items of ancdata",
+    ],
+    "A process crashed": [
+        "Segmentation fault (core dumped)",
+        "Bus error (core dumped)",
+        "run.sh: line 3: 42 Aborted (core dumped) marian -c a.yml",
     ],
     "A program or script has a syntax error": [
         "SyntaxError: invalid syntax",
@@ -114,7 +136,7 @@ FAILURES = {
     "A rank ended, and then the others": [
         "UnknownError: Horovod has been shut down. This was caused by an exception on one of the ranks",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-        "Segmentation fault (core dumped)",
+        "srun: error: gpu01: tasks 0-3: Killed",
         "Primary job  terminated normally, but 1 process returned",
         "torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -11) local_rank: 0",
     ],
