@@ -100,9 +100,10 @@ def save_chart(plan: Plan, path: Path) -> None:
 
 def _cluster(plan: Plan) -> str:
     settings = plan.settings
+    link = f", {settings.link}" if settings.nodes > 1 else ""
     return (
         f"{settings.model}, {settings.precision}, {plan.scenario.global_tokens:,.0f} target tokens per step, "
-        f"{settings.nodes} × {settings.devices_per_node} {settings.device}, {settings.link}"
+        f"{settings.nodes} × {settings.devices_per_node} {settings.device}{link}"
     )
 
 
@@ -111,7 +112,7 @@ def _headline(plan: Plan) -> list[str]:
     lines = [
         _cluster(plan),
         f"{row.seconds_per_step:.3g} s per step ({plan.low:.3g} to {plan.high:.3g}, depending on the share of peak "
-        f"that is reached and on the network), {BOTTLENECK_WORDS[row.bottleneck]}",
+        f"that is reached{_other_reasons(plan)}), {BOTTLENECK_WORDS[row.bottleneck]}",
     ]
     if scenario.num_nodes > 1:
         lines.append(
@@ -124,11 +125,19 @@ def _headline(plan: Plan) -> list[str]:
     lines.append(f"Memory of a device: about {needed} of {available}{': not enough' if is_short else ''}")
     if row.hours is not None:
         ends = plan.interval
+        style = ",.1f" if row.hours >= 1 else ",.2g"
         lines.append(
-            f"{plan.settings.steps:,} steps: {_with_ends(row.hours, ends['hours'], ',.1f')} hours"
+            f"{plan.settings.steps:,} steps: {_with_ends(row.hours, ends['hours'], style)} hours"
             + ("" if row.cost is None else f", cost {_with_ends(row.cost, ends['cost'], ',.2f')}")
         )
     return lines
+
+
+def _other_reasons(plan: Plan) -> str:
+    """Says on what else the time of a step depends."""
+    if plan.settings.nodes > 1:
+        return " and on the network"
+    return " and on the link between the devices" if plan.settings.devices_per_node > 1 else ""
 
 
 def _with_ends(value: float, ends: dict[str, float] | None, style: str) -> str:

@@ -104,9 +104,9 @@ def software_names() -> list[str]:
 def load_software(name: str) -> Software:
     """Looks up a kind of program; raises UsageError with the nearest known name for an unknown one."""
     known = _all_software()
-    if name not in known:
+    if name.lower() not in known:
         raise UsageError(f"There is no software {name!r}{did_you_mean(name, known)} Known: {', '.join(known)}.")
-    return known[name]
+    return known[name.lower()]
 
 
 def software_of(trainer: str | None) -> str:

@@ -74,11 +74,13 @@ UNKNOWN_ERROR = FailureKind(
 
 _SMALL_PROGRAMS = (
     "ls|tail|head|cat|less|more|rm|rmdir|cp|mv|ln|mkdir|touch|chmod|chown|grep|find|wc|du|df|cd|sed|awk|tee|stat|kill|pkill"
-    "|nvidia-smi|htop|watch|vim?|nano|screen|tmux"
+    "|nvidia-smi|htop|watch|vim?|nano|screen|tmux|curl|wget|git|pip3?"
 )
 _HARMLESS = re.compile(
     # Open MPI uses sockets if there is no InfiniBand; TensorBoard's web server logs errors of its visitors.
     r"unable to find any relevant network interfaces|another transport will be used|_internal\.py|tf_logging\.py"
+    # Programs that fetch files, and try again.
+    r"|\bunable to access 'https?://"
     # The limit of watched folders, for which the kernel also says "no space left on device".
     r"|\binotify_"
     # Where in its code Marian stopped, after the line that says why; and settings such as "sigterm: save-and-exit".
@@ -96,7 +98,7 @@ _MAX_PREFIX_CHARACTERS = 150
 _NOT_FOUND = re.compile(r"([^\s:'\"]{1,200}): (?:command )?not found\s*$")
 _STARTS_TRAINING = re.compile(
     r"python[0-9.]*|mpirun|mpiexec|orterun|orted|horovodrun|srun|sbatch|torchrun|deepspeed|accelerate|ray|conda|nohup|docker"
-    r"|singularity|apptainer|fairseq[\w-]*|marian[\w-]*|onmt[\w-]*|eole|joeynmt|sockeye[\w-]*"
+    r"|singularity|apptainer|fairseq-(?:hydra-)?train|marian(?:-train)?|onmt[_-]train|eole|joeynmt|sockeye-train"
     r"|[\w.-]*(?:train|run|launch|start)[\w.-]*|[\w.-]+\.(?:sh|py)"
 )
 """Programs that start a training; all others that a shell did not find are no matter of the run."""

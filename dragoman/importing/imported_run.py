@@ -89,6 +89,8 @@ class ImportedRun:
     """The file that is being read."""
     line: int | None = None
     """Number of the line that is being read, from 1."""
+    is_other_program: bool = False
+    """Whether the line is of a program that does not train, such as one that translates with the model."""
     first_nan_step: int | None = None
     last_finite_step: int | None = None
     _stride: int = 1
@@ -102,6 +104,7 @@ class ImportedRun:
         """
         if not _is_step(step):
             return
+        self.is_other_program = False
         self._watch_for_nan(step, figures)
         self._note_step_of_launch(step)
         self._num_train_records += 1
@@ -154,6 +157,7 @@ class ImportedRun:
         if current is None or current.end != "unknown" or current.last_step is not None:
             current = self._append_launch(time)
         current.is_announced = True
+        self.is_other_program = False
 
     def drop_idle_launch(self) -> None:
         """Forgets the current launch if it follows another and trained nothing: it only evaluates the model."""
@@ -178,7 +182,7 @@ class ImportedRun:
             if begun_at is not None and begun_at <= step:
                 return begun_at, f"continued from {name}"
             self.note(f"Training began with the weights of {name}.")
-        return (step, STEP_BACK) if self.is_step_back(step) else None
+        return (self.restarted_at(step), STEP_BACK) if self.is_step_back(step) else None
 
     def insert_launch(self, before: LogLaunch | None, line: int | None = None) -> LogLaunch:
         """Adds a launch that the log shows only by its failure, before another launch or as the last one."""
@@ -247,6 +251,11 @@ class ImportedRun:
     def newest_step(self) -> int | None:
         """The step logged last; None before the first."""
         return None if self._newest_step < 0 else self._newest_step
+
+    def restarted_at(self, step: int) -> int:
+        """Returns where a run began again that went back to a step: at 0 if that was its first logged step."""
+        first = next((record["step"] for record in self.records if record["kind"] == "train"), 0)
+        return 0 if step == first else step
 
     def is_step_back(self, step: int) -> bool:
         """Whether a step comes before the newest one, because the run began again."""

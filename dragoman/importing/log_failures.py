@@ -26,6 +26,10 @@ _MAX_MESSAGE_CHARACTERS = 160
 _SMALLEST_SOUND_LOSS_SCALE = 2.0**-6
 
 _RANK_TAG = re.compile(r"\[rank[0-9]{1,6}\]: ?")
+_PROGRESS_BAR = re.compile(
+    r"[^|%\]]{0,200}[0-9]{1,3}%(?:\|[^|]{0,300}\|)? *[0-9]{1,9}/[0-9]{1,9} \[[^\]]{0,1000}\] *(?=\S)"
+)
+"""A bar to which the terminal went back, so that the next message stands on its line."""
 _ERROR_LINE = re.compile(
     r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Iteration|Exhausted|Failure|Fault|Timeout|Empty|Full)(?::|$)"
 )
@@ -88,6 +92,8 @@ class FailureReader:
             self._note_step()
         if line.startswith("***     "):
             return
+        if "%" in line and (bar := _PROGRESS_BAR.match(line)):
+            line = line[bar.end() :]
         if self._num_traceback_lines:
             self._read_traceback(line)
         if not self._is_ordinary(line):
@@ -146,10 +152,12 @@ class FailureReader:
         """Decides what the pending failures are, now that their launch has no further step."""
         launch, pending = self._launch, list(self._pending.values())
         self._pending, self._num_traceback_lines = {}, 0
-        if launch is not None and launch.last_step is not None:
+        if launch is not None and launch.last_step is None and launch.end == "finished" and following is None:
+            self._end_well(pending, launch)
+        elif launch is not None and launch.last_step is not None:
             is_finished = launch.end == "finished" or (following is None and self._run.facts.get("is_finished") is True)
             if is_finished and following is None:
-                self._after_end += [seen for seen in _causes(pending) if seen.kind.role != Role.CONSEQUENCE]
+                self._end_well(pending, launch)
                 return
             later = [seen for seen in pending if seen.kind.is_at_start]
             self._end_by(None if is_finished else launch, [seen for seen in pending if not seen.kind.is_at_start])
@@ -158,6 +166,14 @@ class FailureReader:
             self._end_by(launch, pending)
         else:
             self._end_aborted(pending, following)
+
+    def _end_well(self, pending: list[_Occurrence], launch: LogLaunch) -> None:
+        """Keeps what failed after the end of the training."""
+        later = [seen for seen in _causes(pending) if seen.kind.role != Role.CONSEQUENCE]
+        for seen in later:
+            seen.launch = launch
+            self._count(seen)
+        self._after_end += later
 
     def _end_aborted(self, pending: list[_Occurrence], following: LogLaunch | None) -> None:
         """Adds a launch of which the log shows only the failure."""
@@ -255,6 +271,8 @@ class FailureReader:
             self._num_traceback_lines = 0
 
     def _add(self, kind: FailureKind, line: str) -> None:
+        if self._run.is_other_program and self._run.launches:
+            return  # what fails after the training does not concern it
         if kind.is_at_start and kind.what not in self._pending and self._is_over(kind):
             self._begin_unseen_launch()
         if kind.what in self._pending:
@@ -328,13 +346,16 @@ def _causes(pending: list[_Occurrence]) -> list[_Occurrence]:
 def _to_failure(seen: _Occurrence, is_fatal: bool = False, outcome: str = "", ended: str = "") -> LogFailure:
     place = _place(seen.step)
     if seen.count > 1:
+        # Several lines may show one failure, or several between two steps: each interval counts once.
         times = "twice" if seen.count == 2 else f"{seen.count:,} times"
-        place = f"{times}, first {_place(seen.first_step)} and last {place}"
+        place = f"at least {times}, first {_place(seen.first_step)} and last {place}"
     what = seen.kind.what
     if outcome and seen.is_of_validation:
         what = "The validation script failed"
     elif outcome and seen.kind.role == Role.UNKNOWN_ERROR:
         what = "A program in the same log stopped with an error"
+    elif outcome and seen.kind.is_at_start and seen.step is not None:
+        what = f"Another start failed in the same log ({what[:1].lower()}{what[1:]})"
     launch = seen.launch.number if seen.launch else None
     cause = seen.kind.cause
     if seen.kind.role == Role.UNKNOWN_ERROR:

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeGuard
 
@@ -37,10 +37,22 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
 )
 _MPI_TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
+_DATE_OF_CONTAINER = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
+_TAGS = (
+    re.compile(rf"{_DATE_OF_CONTAINER} (?:(?:stdout|stderr) [FP] )?", re.ASCII),
+    re.compile(rf"\[[a-z]{{1,20}} {_DATE_OF_CONTAINER}\] ", re.ASCII),
+    re.compile(r" {0,4}\d{1,5}: ", re.ASCII),
+    re.compile(r"[\w.-]{1,80}[-_]\d{1,4} {1,40}\| ", re.ASCII),
+)
+"""What docker, Kubernetes and build servers, srun --label and docker compose put before each line."""
+_TAGGED_LINES = 200
+_TAGGED_SHARE = 0.5
+"""Share of the first lines with the same kind of tag from which it is one: no trainer writes so many such lines."""
+_FEWEST_TAGGED_LINES = 3
 
 
 class LogText:
-    """Iterates over the lines of a file without their ends, terminal escapes and tags of mpirun.
+    """Iterates over the lines of a file without their ends, terminal escapes and the tags of what ran the program.
 
     The file may be packed; a damaged archive is read up to the damage. A carriage return ends a line too: progress
     bars write nothing else. Of a notebook, the lines are what its cells printed.
@@ -57,6 +69,13 @@ class LogText:
         return self._file.is_cut or self._is_too_long
 
     def __iter__(self) -> Iterator[str]:
+        lines = self._tagged_lines()
+        head = list(islice(lines, _TAGGED_LINES))
+        tag = _find_tag(head)
+        for line in chain(head, lines):
+            yield tag.sub("", line, count=1) if tag is not None and tag.match(line) else line
+
+    def _tagged_lines(self) -> Iterator[str]:
         rest = b""
         for chunk in _printed(_to_utf8(self._bounded())):
             lines, rest = _split_lines(rest + chunk)
@@ -141,6 +160,14 @@ def _without_decoration(line: str) -> str:
     if line.startswith("[") and (tag := _MPI_TAG.match(line)):
         line = line[tag.end() :]
     return line
+
+
+def _find_tag(head: list[str]) -> re.Pattern[str] | None:
+    """Returns the pattern of the tag with which most lines begin; None where they have none."""
+    written = [line for line in head if line.strip()]
+    counts = {tag: sum(tag.match(line) is not None for line in written) for tag in _TAGS}
+    tag = max(counts, key=counts.__getitem__)
+    return tag if counts[tag] >= max(_FEWEST_TAGGED_LINES, _TAGGED_SHARE * len(written)) else None
 
 
 def clean_text(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:

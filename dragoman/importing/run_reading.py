@@ -30,6 +30,11 @@ _TRAINING_BEGAN = re.compile(
     r"|\bEPOCH 1\b|\*\*\*\*\* Running training \*\*\*\*\*"
 )
 """Lines with which trainers begin their first step, which they may log only much later."""
+_LEFT_OUT = ("...", "....", ".....", "......", "…", "[...]", "[…]")
+"""Lines that a person puts where others were left out."""
+_EXCERPT = 'The log is an excerpt: lines were left out where it says "...".'
+_ENOUGH_TIME = 0.5
+"""Share of the time of all steps before the first logged one that shows that they were made since the launch."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ def read_logs(logs: Sequence[LogPart], trainer: str | None, run: ImportedRun) ->
         text = LogText(log.path)
         for number, line in islice(enumerate(text, start=1), log.num_repeated, None):
             run.line = number
+            if line.startswith((".", "…", "[")) and line.strip() in _LEFT_OUT:
+                run.note(_EXCERPT)
             for reader in readers:
                 reader.read(line)
         if text.is_cut:
@@ -111,9 +118,19 @@ def _last_start_from_scratch(records: Sequence[dict[str, Any]]) -> int | None:
 
 
 def _note_beginning(run: ImportedRun) -> None:
-    steps = [record["step"] for record in islice(run.records, 50) if record["kind"] == "train"]
+    train = [record for record in islice(run.records, 50) if record["kind"] == "train"]
+    steps = [record["step"] for record in train]
     if steps and "begins_midway" not in run.facts and not begins_at_start(steps):
-        run.facts["begins_midway"] = True
+        run.facts["begins_midway"] = not _was_time_for_all(run, train)
+
+
+def _was_time_for_all(run: ImportedRun, train: list[dict[str, Any]]) -> bool:
+    """Whether a launch was so long before its first logged step that it made all before it: lines were left out."""
+    started, now = run.facts.get("started"), train[0].get("time")
+    seconds = next((record["seconds_per_step"] for record in train if record.get("seconds_per_step")), None)
+    if not started or not now or not seconds:
+        return False
+    return bool(now - started >= _ENOUGH_TIME * train[0]["step"] * seconds)
 
 
 def _note_launches(run: ImportedRun) -> None:

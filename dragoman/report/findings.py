@@ -175,10 +175,22 @@ class Findings:
         least = 0.0 if self.evidence.is_imported else self._least_seconds or 0.0
         if len(times) < 2 or self.evidence.facts.clock == "reconstructed":
             return least or None
+        if self.timed_from_step == self.evidence.last_step:
+            return None  # the times are those of the last step and what followed it
         started = self.evidence.facts.started
         whole = max(times) - min([*times, *([started] if started else [])])
         # The first record is written after the first steps.
         return max(least, whole - self.pause_seconds)
+
+    @property
+    def timed_from_step(self) -> int | None:
+        """The first step with a time, where the files do not tell how long the steps before it took; else None."""
+        evidence = self.evidence
+        if not evidence.is_imported or self.time_use is not None or evidence.facts.started is not None:
+            return None
+        if evidence.facts.clock == "reconstructed":
+            return None
+        return min((record.step for record in evidence.records if record.time is not None), default=None)
 
     @property
     def _least_seconds(self) -> float | None:

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
-
-import numpy as np
+from statistics import median_low
 
 from dragoman.report.run_tables import ImportedFile
 from dragoman.run.errors import UserError, describe_os_error
@@ -145,14 +144,19 @@ def train_intervals(
     steps = [by_record[id(record)] for record in train]
     # A run that moved to a host without its earlier records begins with a restart.
     unseen = records[0].step if records and isinstance(records[0], RestartRecord) else 0
-    begins_midway = imported is not None and imported.facts.begins_midway is not False
-    # Where the importer is sure, a gap later on does not matter.
-    usual = np.median if imported is not None and imported.facts.begins_midway else max
-    if begins_midway and len(steps) > 1 and steps[0] > _MIDWAY_FACTOR * usual(steps[1:]):
+    begins_midway = False if imported is None else imported.facts.begins_midway
+    if steps and begins_midway is not False and steps[0] > _longest_first(steps[1:], is_midway=bool(begins_midway)):
         # Other trainers do not say where their log begins: the first interval is taken to be as long as the others.
-        first = int(np.median(steps[1:]))
+        first = median_low(steps[1:]) if steps[1:] else 0
         unseen, steps[0] = train[0].step - first, first
     return train, steps, unseen
+
+
+def _longest_first(others: Sequence[int], is_midway: bool) -> float:
+    """The largest first interval of a log that shows the beginning of its run."""
+    if not others:
+        return 0.0 if is_midway else math.inf
+    return median_low(others) if is_midway else _MIDWAY_FACTOR * max(others)
 
 
 def _restart(record: RestartRecord, repeated: Sequence[TrainRecord], before: Record) -> Restart:

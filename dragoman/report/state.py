@@ -15,6 +15,7 @@ _SHORT_CAUSES = {
     "gpu ran out of memory": "out of GPU memory",
     "out of gpu memory": "out of GPU memory",
     "gpu reported an error": "GPU error",
+    "shared memory": "out of shared memory",
     "main memory": "killed, or out of main memory",
     "disk is full": "disk full",
     "host name": "unknown host",
@@ -26,6 +27,7 @@ _SHORT_CAUSES = {
     "library is missing": "library missing",
     "no usable gpu": "no usable GPU",
     "configuration was rejected": "configuration rejected",
+    "held an earlier run": "folder of an earlier run",
     "syntax error": "syntax error",
     "file was not found": "file not found",
     "no permission": "no permission",
@@ -170,7 +172,8 @@ def _finished(findings: Findings) -> str:
         return f"Training ended after {counted(last, evidence.step_noun)}{of_plan}. {with_full_stop(reason)}"
     if not planned and not reason and share is not None and share < _NEARLY_ALL:
         return f"Training ended by itself after {progress.describe()}, for example by early stopping."
-    return f"Training ended as planned, after {counted(last, evidence.step_noun)}."
+    how = "by itself" if share is None and evidence.is_imported else "as planned"
+    return f"Training ended {how}, after {counted(last, evidence.step_noun)}."
 
 
 def _unfinished(findings: Findings) -> RunState:

@@ -71,7 +71,7 @@ def _describe_model(findings: Findings) -> str:
     elif progress.is_unfinished:
         steps += f", {progress.describe()}"
     if evidence.unseen_steps:
-        steps += f"; this log shows the last {evidence.num_steps:,}"
+        steps += f"; this log shows the last {evidence.num_steps:,}" if evidence.num_steps else ""
     if evidence.facts.is_cut:
         steps += ", where the file is cut off"
     workers = f" with {counted(evidence.num_ranks, 'worker')}" if evidence.num_ranks else ""
@@ -144,6 +144,8 @@ def _describe_quality(findings: Findings) -> str:
     if not findings.evaluations:
         if evidence.last_step is None:
             return ""
+        if evidence.facts.has_unread_evaluations:
+            return "It was evaluated, but the log does not show the results, so its quality is not known."
         if evidence.is_excerpt:
             return "This excerpt shows no evaluation, so its quality is not known."
         return "It was never evaluated, so its quality is not known." if findings.nan_loss is None else ""
@@ -201,6 +203,8 @@ def _describe_time(findings: Findings) -> str:
     per_step = "per step with a full batch" if findings.evidence.is_batch_growing else "per step"
     step = f" ({format_step(findings.step_times.median)} {per_step})" if findings.step_times else ""
     what = "What this log shows" if findings.evidence.unseen_steps else "This"
+    if (first := findings.timed_from_step) is not None:
+        what = f"From {findings.evidence.step_noun} {first:,} on, it"
     standstill = findings.time_use.seconds["standstill"] if findings.time_use else 0.0
     still = f", {describe_hours(standstill)} of it standstill," if standstill else ""
     about = "about " if findings.steps_of_mean_time else ""
@@ -275,6 +279,10 @@ def _quality_advice(findings: Findings) -> str:
             return f"{going_on}: the learning rate was still warming up."
         if _has_died(findings):
             return f"{going_on}, and evaluate at least {FEWEST_EVALUATIONS} times."
+        if findings.evidence.facts.has_unread_evaluations:
+            return "look for the results of its evaluations: their lines may be in another file."
+        if findings.evidence.is_excerpt:
+            return "read the whole log, so that the report can judge the curves."
         needed = f"evaluate at least {FEWEST_EVALUATIONS} times"
         return f"{needed}, so that the report can forecast what more steps would bring."
     is_last = best is None or best.step >= max(each.step for each in findings.evaluations)

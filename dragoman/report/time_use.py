@@ -28,6 +28,8 @@ _SHORTEST_STANDSTILL = 600.0
 """Seconds; a shorter break is work between the steps."""
 _STANDSTILL_FACTOR = 5.0
 """A break within an interval with an evaluation is a standstill if it is longer than this many typical ones."""
+_GAP_FACTOR = 3
+"""An interval of more steps than this many typical ones lacks lines, which may have shown evaluations."""
 
 
 @dataclass
@@ -88,12 +90,14 @@ def use_of_imported_run(evidence: Evidence, median: float) -> TimeUse:
     found = TimeUse(is_estimated=True)
     usual = [each for each in intervals if each.evaluations and not each.has_restart and each.rest() > 0]
     longest_evaluation = _STANDSTILL_FACTOR * float(np.median([each.rest() for each in usual])) if usual else 0.0
+    usual_steps = float(np.median([each.num_steps for each in intervals])) if intervals else 0.0
     for interval in intervals:
         if evidence.is_gap(interval.num_steps):
             found.seconds["unseen"] += interval.span
             continue
         longest = longest_evaluation if interval.evaluations else 0.0
-        _add_interval(found, interval, max(_SHORTEST_STANDSTILL, longest))
+        longest = np.inf if interval.num_steps > _GAP_FACTOR * usual_steps else max(_SHORTEST_STANDSTILL, longest)
+        _add_interval(found, interval, longest)
     return found
 
 

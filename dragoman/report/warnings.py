@@ -143,12 +143,11 @@ def _score_warnings(findings: Findings) -> list[ReportWarning]:
     if not evidence.evaluations:
         if not evidence.last_step:
             return []
-        never = (
-            "This excerpt shows no evaluation."
-            if evidence.is_excerpt
-            else "The model was never evaluated on a dev set."
-        )
-        return [ReportWarning(never)]
+        if evidence.facts.has_unread_evaluations:
+            return [ReportWarning("The model was evaluated, but the log does not show the results.")]
+        if evidence.is_excerpt:
+            return [ReportWarning("This excerpt shows no evaluation.")]
+        return [ReportWarning("The model was never evaluated on a dev set.")]
     if findings.is_bleu_forced and len(findings.bleu[0]):
         return [TEACHER_FORCED]
     if evidence.facts.bleu_kind == "tokenised":

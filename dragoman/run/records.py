@@ -523,6 +523,8 @@ class ImportedFacts(_Record):
     """Whether the end of the file is missing: a cut archive, or an excerpt."""
     has_unread_steps: bool | None = None
     """Whether lines look like steps of training, but are in a format that is not known."""
+    has_unread_evaluations: bool | None = None
+    """Whether a log without the result of any evaluation shows that there were some."""
     has_begun_training: bool | None = None
     """Whether a log without any step says that the first one had begun."""
     step_unit: Text | None = None

@@ -15,7 +15,7 @@ _DAYS_WITH_HOURS = 100
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _RATE = re.compile(
-    r"(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<prefix>[kmgt]i?)?\s?(?P<unit>bits?|bytes?|b)?"
+    r"(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<prefix>[kmgt]i?)?\s?(?P<unit>bits?|bytes?|be?)?"
     r"\s?(?P<time>/\s?s(?:ec(?:ond)?)?|ps)?",
     re.IGNORECASE,
 )
@@ -48,6 +48,8 @@ def parse_rate(text: str) -> float:
 def _is_bits(match: re.Match[str]) -> bool | None:
     """Whether a rate is in bits; None where it is not clear."""
     unit, prefix, time = match["unit"] or "", match["prefix"] or "", (match["time"] or "").lower()
+    if unit.lower() == "be":
+        return True  # "10GbE", Ethernet
     if len(unit) != 1:
         return unit.lower().startswith("bit") if unit else None
     if unit == "B":

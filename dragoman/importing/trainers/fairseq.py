@@ -31,6 +31,8 @@ _GPU = re.compile(r"rank +\d{1,7}: capabilities .{1,200}; name = (.{1,100})", re
 _VOCABULARY = re.compile(r"\] [Dd]ictionary: (\d{1,12}) types", re.ASCII)
 _EXAMPLES = re.compile(rf"loaded ({COUNT}) examples from: (\S{{1,1000}})", re.ASCII)
 _SECONDS = re.compile(rf"done training in ({NUMBER}) seconds", re.ASCII)
+_PROGRAM = "fairseq_cli."
+_TRAINING_PROGRAMS = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 _SCORE_NAME = re.compile(r"bleu|chrf|(?:^|_)(?:ter|wer|cer|uer|f1|mcc)$|acc|rouge|comet|meteor|pearson|spearman|corr")
 _OWN_FIELDS = ("bleu", "chrf", "ter", "accuracy")
 
@@ -65,6 +67,7 @@ class FairseqReader:
         self._wall_began: float | None = None
         self._evaluation_began: float | None = None
         self._evaluated_steps: set[int] = set()
+        self._has_begun_evaluation = False
         self._pause_seconds = 0.0
         self._has_untimed_evaluation = False
         self._restarted_at: int | None = None
@@ -80,7 +83,10 @@ class FairseqReader:
     def read(self, line: str) -> None:
         """Reads a line."""
         for message in split_line(line):
-            if "_update" in message.text and is_training_config(message.text):
+            if message.logger.startswith(_PROGRAM) and message.logger not in _TRAINING_PROGRAMS:
+                # fairseq-preprocess, -generate and the like, which print the same settings and statistics.
+                self._run.is_other_program = True
+            elif "_update" in message.text and is_training_config(message.text):
                 self._begin_launch(message)
             elif (statistics := parse_statistics(message)) is not None:
                 self._read_statistics(statistics, message.time)
@@ -101,6 +107,8 @@ class FairseqReader:
                 f"Updates skipped because gradients overflowed in fp16: {self._num_overflows:,}. "
                 "A few are normal, many in a row are not."
             )
+        if self._has_begun_evaluation and not self._evaluated_steps:
+            run.facts["has_unread_evaluations"] = True
         run.facts["step_time_includes_evaluation"] = self._has_untimed_evaluation and self._has_interval_lines
         self._add_progress()
         run.note_missing_facts()
@@ -278,7 +286,10 @@ class FairseqReader:
             if (match := _PARAMETERS.search(text)) and "num. expert" not in text:
                 facts["parameters"] = parse_count(match[1])
         elif "begin validation on" in text:
+            self._has_begun_evaluation = True
             self._evaluation_began = message.time
+        elif "| valid on '" in text:
+            self._has_begun_evaluation = True  # a progress bar, which shows no result
         elif "overflow detected" in text:
             self._num_overflows += 1
         elif "done training in " in text:
@@ -319,6 +330,9 @@ class FairseqReader:
         self._reason_of_end = f"fairseq stopped early: {cause}." if cause else ""
 
     def _read_end(self, text: str) -> None:
+        if self._first is None and self._restarted_at:
+            self._last_step = self._restarted_at
+            self._run.note(f"The run was continued from step {self._restarted_at:,}, where its plan was already done.")
         self._run.facts["is_finished"] = True
         self._run.end_launch("finished", self._reason_of_end or None)
         if (match := _SECONDS.search(text)) and is_usable(float(match[1])):
@@ -356,7 +370,7 @@ class FairseqReader:
     def _watch_for_restart(self, step: int) -> None:
         newest = self._run.newest_step
         if self._run.is_step_back(step) and not (self._restarted_at and self._restarted_at <= step):
-            self._run.add_restart(step, cause=STEP_BACK)
+            self._run.add_restart(self._run.restarted_at(step), cause=STEP_BACK)
         elif newest is not None and step > newest:
             self._restarted_at = None
 

@@ -15,7 +15,9 @@ _HEADER_MARKS = (" | INFO | ", "][INFO] - ", " | WARNING | ", "][WARNING] - ")
 # Possessive quantifiers (+): three times as fast, and no backtracking over long words.
 _FIGURE = re.compile(rf"(\w{{1,40}}+)= *({NUMBER})(?: \(({NUMBER})\))?(?![\w.])", re.ASCII)
 _POSITION = re.compile(
-    r"epoch (\d{1,6})(?::? +(?:\d{1,3}%\|[^|]{0,300}\| *)?(\d{1,9}) ?/ ?(\d{1,9})(?![\w.]))?", re.ASCII
+    # A progress bar has no bar where the terminal is narrow, as in a notebook.
+    r"epoch (\d{1,6})(?::? +(?:\d{1,3}%(?:\|[^|]{0,300}\|)? *)?(\d{1,9}) ?/ ?(\d{1,9})(?![\w.]))?",
+    re.ASCII,
 )
 _SUBSET = re.compile(r"valid on '([^']{1,100})' subset")
 _JSON_STARTS = ('{"epoch": ', 'sweep_log: {"')

@@ -69,14 +69,20 @@ class MarianReader:
         self._evaluation_seconds: float | None = None
         self._known_evaluations: dict[int, dict[str, float]] = {}
         self._num_stalled: dict[str, int] = {}
+        self._was_evaluated_before = False
         self._cost_unit: Unit = "unknown"
         self._has_inexact_times = False
 
     def read(self, line: str) -> None:
-        """Reads a line."""
+        """Reads a line, or several that were joined."""
         if "] " not in line or not (stamp := _STAMP.search(line, 0, 200)):
             return
-        text, time = line[stamp.end() :], parse_time(stamp[1])
+        while following := _STAMP.search(line, stamp.end()):
+            self._read_stamped(line[stamp.end() : following.start()].rstrip(), parse_time(stamp[1]))
+            stamp = following
+        self._read_stamped(line[stamp.end() :], parse_time(stamp[1]))
+
+    def _read_stamped(self, text: str, time: float | None) -> None:
         if text.startswith("[config] "):
             self._begin_launch(time)
             self._config.read(text.removeprefix("[config] "))
@@ -200,8 +206,10 @@ class MarianReader:
             self._run.facts["epochs_done"] = number
             return
         sentences, total = _count(named.get("Sen.", ""), "Sen. "), self._sentences_per_epoch
+        total = total or self._run.facts.get("num_training_pairs")
         part = min(1.0, sentences / total) if sentences and total else 0.0
-        self._run.facts["epochs_done"] = round(number - 1 + part, 4)
+        if part or number > 1:
+            self._run.facts["epochs_done"] = round(number - 1 + part, 4)
 
     def _watch_for_restart(self, step: int, time: float | None) -> None:
         newest = self._run.newest_step
@@ -234,6 +242,8 @@ class MarianReader:
         if len(self._evaluation) < _MAX_METRICS:
             self._evaluation[metric] = value
             stalled = _STALLED.match(parts[4]) if len(parts) > 4 else None
+            # A metric that has stalled had a better value in an evaluation that the log does not show.
+            self._was_evaluated_before |= stalled is not None and metric not in self._num_stalled
             self._num_stalled[metric] = int(stalled[1]) if stalled else 0
 
     def _flush_evaluation(self) -> None:
@@ -277,6 +287,7 @@ class MarianReader:
             if not self._is_reloaded:
                 self._sentences = 0
                 self._previous_step = 0 if run.newest_step is None else self._previous_step
+                self._previous_time = time
         elif text.startswith("Training finished"):
             run.facts["is_finished"] = True
             self._run.end_launch("finished", self._find_early_stopping())
@@ -292,8 +303,14 @@ class MarianReader:
 
     def _find_early_stopping(self) -> str:
         """Returns why training stopped early; empty where it did not."""
-        limit = num_updates(self._run.printed_config.get("early-stopping"))
-        stalled = max(self._num_stalled.items(), key=lambda item: item[1], default=("", 0))
+        config = self._run.printed_config
+        limit, metrics = num_updates(config.get("early-stopping")), list_of(config.get("valid-metrics"))
+        known = [(name, self._num_stalled[name]) for name in metrics if name in self._num_stalled]
+        known = known or list(self._num_stalled.items())
+        rule = config.get("early-stopping-on", "first")
+        is_any, is_all = rule == "any", rule == "all"
+        counted = sorted(known, key=lambda item: item[1], reverse=is_any) if is_any or is_all else known
+        stalled = next(iter(counted), ("", 0))
         if not limit or stalled[1] < limit:
             return ""
         reason = f"Marian stopped early: {stalled[0]} had not improved for {stalled[1]} validations."
@@ -339,6 +356,8 @@ class MarianReader:
         last = max(done or 0, self._checkpoint_step or 0, self._evaluation_step)
         if last:
             facts["steps_done"] = last
+        if self._begins_midway():
+            facts["begins_midway"] = True
         if done is None:
             return
         plan = planned_amounts(run.printed_config)
@@ -352,8 +371,6 @@ class MarianReader:
             self._plan_steps(done * labels / self._labels_total, "target tokens")
         elif epochs and facts.get("epochs_done"):
             self._plan_steps(done * epochs / facts["epochs_done"], "epochs")
-        if self._begins_midway():
-            facts["begins_midway"] = True
 
     def _plan_steps(self, num_steps: float, unit: str) -> None:
         if is_usable(num_steps):
@@ -362,7 +379,7 @@ class MarianReader:
 
     def _begins_midway(self) -> bool:
         if self._first is None or self._num_launches:
-            return self._is_continued
+            return self._is_continued or (not self._num_launches and self._was_evaluated_before)
         step = _count(self._first.get("Up.", ""), "Up. ") or 0
         epoch = _number(self._first.get("Ep.", ""), "Ep. ") or 1
         is_late = self._second_step is not None and step > 1.5 * (self._second_step - step)

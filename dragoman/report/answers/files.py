@@ -25,6 +25,32 @@ _OPENSEQ2SEQ_FILES = [
     ("model.ckpt-STEP.index", "the position of each variable in it"),
     ("model.ckpt-STEP.meta", "the graph"),
 ]
+_OTHER_FILES = {
+    "Marian": (
+        "The weights in MODEL.npz, and beside it files with the state of the training and the settings.",
+        "MODEL.npz and its companions",
+        [
+            ("MODEL.npz", "the weights; MODEL.iterN.npz and MODEL.npz.best-METRIC.npz are older or better ones"),
+            ("MODEL.npz.optimizer.npz", "Adam's two moments of every weight, to continue training"),
+            ("MODEL.npz.progress.yml", "step, epoch and scores so far, to continue training"),
+            ("MODEL.npz.decoder.yml", "the settings for translating"),
+            ("MODEL.npz.yml", "all settings"),
+        ],
+    ),
+    "fairseq": (
+        "One file, checkpoint*.pt, which holds everything.",
+        "One file: checkpoint*.pt",
+        [
+            (
+                "checkpoint*.pt",
+                "the weights, Adam's two moments of every weight, the settings, and the place in the data",
+            ),
+            ("checkpoint_last.pt", "a copy of the newest one, from which training continues"),
+            ("checkpoint_best.pt", "a copy of the best one by the dev set"),
+        ],
+    ),
+}
+"""Files of a checkpoint by trainer: the answer, the answer in a few words, and each file with its purpose."""
 BYTES_PER_PARAMETER = {"mixed": 14, "fp32": 12}
 """Size of an OpenSeq2Seq checkpoint: weight and two moments in fp32; mixed precision adds a weight in fp16."""
 _MAX_FILTERS = 12
@@ -135,6 +161,13 @@ def answer_checkpoint_files(findings: Findings) -> Answer:
         tables = [Table("Files of a TensorFlow checkpoint", ("file", "purpose"), _OPENSEQ2SEQ_FILES)]
         return Answer(_CHECKPOINT_FILES, answer, said, 0.8, tables=tables, short="An index and 3 files per step")
     paths = [record.path for record in evidence.checkpoints if record.path is not None]
+    if evidence.trainer in _OTHER_FILES:
+        answer, short, purposes = _OTHER_FILES[evidence.trainer]
+        said = [
+            f"The last checkpoint in the log: {paths[-1]}" if paths else "The log does not show whether any was saved."
+        ]
+        tables = [Table(f"Files of a {evidence.trainer} checkpoint", ("file", "purpose"), purposes)]
+        return Answer(_CHECKPOINT_FILES, answer, said, 0.8, tables=tables, short=short)
     if paths:
         answer = "Not known: the log names the checkpoints but not their files."
         said = [f"The last checkpoint in the log: {paths[-1]}", f"Checkpoints named in the log: {len(paths):,}."]

@@ -121,8 +121,13 @@ def _without_forecast(findings: Findings) -> Answer:
         evidence = [f"What more steps would bring cannot be said: {too_few}."]
         return Answer(_TRAINED, found[0], evidence, 0.7, charts, missing=missing, short=found[1])
     if progress.is_over:
-        answer = f"It did all of its {progress.steps_done:,} steps. Whether more would help cannot be said: {too_few}."
-        return Answer(_TRAINED, answer, confidence=0.3, charts=charts, missing=missing, short="Plan finished")
+        noun = findings.evidence.step_noun
+        is_planned = progress.share is not None or not findings.evidence.is_imported
+        did = f"did all of its {progress.steps_done:,} {noun}s"
+        did = did if is_planned else f"ended by itself after {counted(progress.steps_done, noun)}"
+        short = "Plan finished" if is_planned else "Ended by itself"
+        answer = f"It {did}. Whether more would help cannot be said: {too_few}."
+        return Answer(_TRAINED, answer, confidence=0.3, charts=charts, missing=missing, short=short)
     return Answer(_TRAINED, f"Cannot say: {too_few}.", charts=charts, missing=missing, short="Cannot say")
 
 
@@ -141,6 +146,8 @@ def describe_evaluations(findings: Findings) -> str:
     count = len([each for each in findings.evaluations if each.step > 0])
     if not count and findings.evidence.evaluations and findings.nan_loss is not None:
         return "it was evaluated only after its loss became NaN"
+    if not count and findings.evidence.facts.has_unread_evaluations:
+        return "it was evaluated, but the log does not show the results"
     if findings.evidence.may_have_steps:
         where = "this excerpt" if findings.evidence.is_excerpt else "what could be read of the log"
         return f"{where} shows {'no evaluation' if not count else counted(count, 'evaluation')}"

@@ -65,6 +65,11 @@ def answer_learning_rate(findings: Findings) -> Answer:
 
 def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
     """Tells the course of rates whose formula is not known: long and short."""
+    if len(values) == 1:
+        return (
+            f"One value is known: {values[0]:.3e} at step {int(steps[0]):,}.",
+            f"{values[0]:.2g} at step {int(steps[0]):,}",
+        )
     top, last = values.max(), len(values) - 1
     if top - values.min() <= _SAME_RATE * top:
         is_falling = len(np.unique(values)) > _FEWEST_RATES and np.all(np.diff(values) <= 0)

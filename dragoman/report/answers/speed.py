@@ -41,12 +41,12 @@ def answer_duration(findings: Findings) -> Answer:
     if timed := findings.steps_of_mean_time:
         took = describe_hours(timed * (evidence.facts.mean_seconds_per_step or 0.0))
         answer = (
-            f"Not known exactly: the last {timed:,} of {_describe_num_steps(evidence)} took {took}. At that speed all "
+            f"Not known exactly: the last {timed:,} of {counted(evidence.num_steps or 0, evidence.step_noun)} took {took}. At that speed all "
             f"took about {describe_hours(seconds)}{cost}."
         )
     else:
         whole = describe_exactly(seconds)
-        answer = f"{whole} for {_describe_num_steps(evidence)}{cost}.{_describe_standstill(findings)}"
+        answer = f"{whole} {_describe_num_steps(findings)}{cost}.{_describe_standstill(findings)}"
     return Answer(
         _DURATION,
         answer,
@@ -58,11 +58,15 @@ def answer_duration(findings: Findings) -> Answer:
     )
 
 
-def _describe_num_steps(evidence: Evidence) -> str:
+def _describe_num_steps(findings: Findings) -> str:
+    evidence = findings.evidence
     num_steps, last = evidence.num_steps or 0, evidence.last_step or 0
+    if (first := findings.timed_from_step) is not None:
+        return f"from {evidence.step_noun} {first:,} to {last:,}"
     if not evidence.unseen_steps:
-        return counted(num_steps, evidence.step_noun)
-    return f"the last {num_steps:,} of {last:,} {evidence.step_noun}s (the log begins at {evidence.unseen_steps + 1:,})"
+        return f"for {counted(num_steps, evidence.step_noun)}"
+    begins = f"the log begins at {evidence.unseen_steps + 1:,}"
+    return f"for the last {num_steps:,} of {last:,} {evidence.step_noun}s ({begins})"
 
 
 def _describe_standstill(findings: Findings) -> str:
@@ -225,6 +229,9 @@ def answer_steps(findings: Findings) -> Answer:
         f"intervals are below {format_step(times.p95)}."
     )
     said = [*_describe_step_content(findings), *_describe_drift(times.drift), _describe_outliers(findings)]
+    if len(findings.evidence.step_seconds) == 1:
+        answer = f"{format_step(times.mean)}{full}, by the only logged interval."
+        said = _describe_step_content(findings)
     tokens = curve(findings.evidence.train, "target_tokens_per_second")[1]
     if len(tokens):
         said.append(f"Throughput: {float(tokens.mean()):,.0f} target tokens per second on average.")

@@ -348,6 +348,23 @@ def test_a_user_is_not_misled_tenfold():
     assert speeds[1] == pytest.approx(11_300, rel=0.02)
 
 
+def test_only_links_that_are_used_are_named():
+    first, second = plan_lines(plan_for(nodes=1, devices_per_node=1))[:2]
+    assert first.endswith("1 × 1 V100")
+    assert "depending on the share of peak that is reached)" in second
+    assert "the link between the devices)" in plan_lines(plan_for(nodes=1, devices_per_node=4))[1]
+    assert "and on the network)" in plan_lines(plan_for(nodes=2))[1]
+
+
+def test_less_than_an_hour_is_told_exactly_enough():
+    line = next(line for line in plan_lines(plan_for(nodes=1, devices_per_node=1, steps=100)) if "100 steps" in line)
+    assert "0.0 " not in line
+
+
+def test_software_is_found_in_any_case():
+    assert plan_for(software="OpenSeq2Seq").step.seconds == plan_for(software="openseq2seq").step.seconds
+
+
 def test_the_interval_of_hours_and_cost_is_that_of_a_step():
     plan = plan_for(steps=3_600, price_per_hour=2.0)
     interval = plan.interval

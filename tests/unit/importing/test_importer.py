@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dragoman.cli.app import app
 from dragoman.diagnosis.verdict import verdict_of_run
 from dragoman.importing.imported_run import ImportedRun
-from dragoman.importing.importer import import_run, set_clock, write_run
+from dragoman.importing.importer import import_run, read_run, set_clock, write_run
 from dragoman.run.errors import UserError
 from dragoman.run.folder import RunFolder, open_run
 from dragoman.run.summary import read_records
@@ -116,6 +116,18 @@ def test_times_of_the_log_are_kept(tmp_path):
     assert found.facts["clock"] == "log"
     times = [record.time for record in read_records(folder)]
     assert times[2] - times[0] == 120
+
+
+@pytest.mark.parametrize(("minute", "is_midway"), [(10, True), (50, False)])
+def test_an_excerpt_after_the_first_line_is_no_beginning_midway(tmp_path, minute, is_midway):
+    start = "[2022-12-22 11:00:00] [marian] Marian v1.11.0\n[2022-12-22 11:00:00] Training started\n...\n"
+    line = "[2022-12-22 11:{minute}:00] Ep. 2 : Up. {step} : Sen. 1 : Cost 2.0 : Time 60.00s : 900 words/s\n"
+    log = tmp_path / "train.log"
+    lines = [line.format(minute=minute + number, step=10_000 + 200 * number) for number in range(3)]
+    log.write_text(start + "".join(lines))
+    run = read_run([log])
+    assert run.facts["begins_midway"] is is_midway
+    assert any("lines were left out" in note for note in run.notes)
 
 
 def times_of(*records: dict, **facts) -> tuple[list[float], str]:

@@ -27,6 +27,28 @@ FAILURES = {
         "  traceback : Signal 9 (SIGKILL) received by PID 4711",
         "failed (exitcode: -9) local_rank: 0 (pid: 4711) of binary: /usr/bin/python",
         "MemoryError",
+        "slurmstepd: error: Job 8430179 exceeded memory limit (10442128 > 10240000), being killed",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks have been OOM Killed.",
+        "srun: error: gpu01: tasks 0-3: Out Of Memory",
+        "RuntimeError: DataLoader worker (pid 12345) is killed by signal: Killed.",
+        "command terminated with exit code 137",
+    ],
+    "A machine of the cluster failed": [
+        "slurmstepd: error: *** JOB 7 ON r002 CANCELLED AT 2026-09-25T10:25:59 DUE TO NODE FAILURE, SEE THE LOG ***",
+        "srun: error: Node failure on gpu01",
+    ],
+    "Shared memory ran out": [
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        "RuntimeError: unable to write to file </torch_1234_567>",
+    ],
+    "Too many files were open": [
+        "OSError: [Errno 24] Too many open files",
+        "RuntimeError: received 0 items of ancdata",
+    ],
+    "A process crashed": [
+        "Segmentation fault (core dumped)",
+        "Bus error (core dumped)",
+        "run.sh: line 3: 42 Aborted (core dumped) marian -c a.yml",
     ],
     "A program or script has a syntax error": [
         "SyntaxError: invalid syntax",
@@ -115,7 +137,7 @@ FAILURES = {
     "A rank ended, and then the others": [
         "UnknownError: Horovod has been shut down. This was caused by an exception on one of the ranks",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-        "Segmentation fault (core dumped)",
+        "srun: error: gpu01: tasks 0-3: Killed",
         "Primary job  terminated normally, but 1 process returned",
         "torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -11) local_rank: 0",
     ],
@@ -202,7 +224,7 @@ def test_a_failure_after_which_training_continues_is_not_fatal():
 def test_the_same_failure_again_and_again_is_counted():
     text = "step 1\nrecv failed: Connection reset by peer\nrecv failed: Connection reset by peer\nstep 2\n"
     (failure,) = read(text + "recv failed: Connection reset by peer\nstep 3\n").failures
-    assert "twice, first at step 1 and last at step 2; training continued" in failure.what
+    assert "at least twice, first at step 1 and last at step 2; training continued" in failure.what
 
 
 def test_a_reset_connection_at_the_end_is_fatal():
@@ -482,3 +504,51 @@ def test_a_setting_about_signals_is_no_stop(line):
     reader.finish()
     assert run.launches[0].end == "unknown"
     assert not any("stopped the run" in failure.what for failure in run.failures)
+
+
+@pytest.mark.parametrize(
+    "bar", ["epoch 001:  20% 345/1759 [33:55<2:22:42,  6.06s/it, loss=10.951]", " 7%|▋ | 7/99 [0:1]"]
+)
+@pytest.mark.parametrize("message", ["Traceback (most recent call last):\nKeyError: 'a'", "Killed"])
+def test_a_message_on_the_line_of_a_progress_bar_is_read(bar, message):
+    first, *_ = message.splitlines()
+    (failure,) = read(f"step 5\n{bar}{message}").failures
+    assert "at step 5" in failure.what
+    assert bar not in failure.evidence
+    assert failure.is_fatal, first
+
+
+def test_what_fails_in_a_program_after_the_training_is_no_failure_of_it():
+    run = ImportedRun()
+    run.add_train(100, loss=1.0)
+    run.is_other_program = True
+    failures = read("KeyboardInterrupt", run).failures
+    assert not any(failure.evidence for failure in failures)
+
+
+def test_a_second_start_beside_a_run_that_goes_on_is_told_apart():
+    refused = "OSError: Log directory is not empty. If you want to continue learning, you should provide a flag"
+    (failure,) = read(f"step 6900\n{refused}\nstep 7000\n").failures
+    assert failure.what.startswith("Another start failed in the same log (the folder of the run held an earlier run)")
+    assert failure.is_fatal is False
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/bin/bash: fairseq-interactive: command not found",
+        "bash: marian-decoder: command not found",
+        "[vcs 12:28:21Z] fatal: unable to access 'https://example.org/': Could not resolve host: example.org",
+        "curl: (6) Could not resolve host: example.org",
+    ],
+)
+def test_programs_that_do_not_train_are_no_launch(line):
+    run = read(f"{line}\nlaunch\nstep 100\nfinished")
+    assert len(run.launches) == 1
+    assert not run.failures
+
+
+def test_a_failure_after_the_end_is_counted_with_those_before():
+    text = "launch\nstep 1\nCUDA out of memory\nstep 2\nCUDA out of memory\nfinished"
+    (failure,) = read(text).failures
+    assert failure.what.startswith("A GPU ran out of memory at least twice, first at step 1 and last at step 2")

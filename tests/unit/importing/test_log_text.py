@@ -290,3 +290,28 @@ def test_any_notebook_can_be_read(tmp_path_factory, cells):
     path = tmp_path_factory.mktemp("notebook") / "log"
     path.write_text(json.dumps({"nbformat": 4, "cells": [cells, {"outputs": cells}]}), encoding="utf-8")
     assert all(isinstance(line, str) for line in read_lines(path))
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "2020-06-26T01:23:22.123456789Z ",
+        "2020-06-26T01:23:22+02:00 stdout F ",
+        "[task 2023-09-16T12:28:00.131Z] ",
+        "0: ",
+        " 12: ",
+        "trainer-1  | ",
+    ],
+)
+def test_tags_before_every_line_are_left_out(tmp_path, tag):
+    lines = ["*** Training config:", "{'batch_size_per_gpu': 256,", "", "Killed", "| epoch 001 | loss 2"]
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"{tag}{line}\n" for line in lines) + "a line of the batch system\n")
+    assert list(read_lines(log)) == [*lines, "a line of the batch system"]
+
+
+def test_single_lines_that_look_tagged_stay_as_they_are(tmp_path):
+    lines = ["0: a", *("step 1" for _ in range(5)), "2020-06-26T01:23:22Z b"]
+    log = tmp_path / "a.log"
+    log.write_text("\n".join(lines))
+    assert list(read_lines(log)) == lines

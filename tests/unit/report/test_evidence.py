@@ -113,6 +113,16 @@ def test_a_log_of_another_trainer_may_begin_midway(tmp_path):
     assert found.train_steps[0] == 100
 
 
+@pytest.mark.parametrize(
+    ("steps", "num_steps", "unseen"), [([20_000, 20_500, 135_000], 115_500, 19_500), ([55_000], 0, 55_000)]
+)
+def test_an_excerpt_that_begins_midway_may_have_gaps(tmp_path, steps, num_steps, unseen):
+    run = write_run(tmp_path, [train(step) for step in steps])
+    run.imported.write_text(json.dumps({"trainer": "Marian", "facts": {"begins_midway": True}}))
+    found = read_evidence(run)
+    assert (found.num_steps, found.unseen_steps) == (num_steps, unseen)
+
+
 def write_sampled(run: RunFolder, node: str, *times: float) -> None:
     run.system(node).write_text("".join(json.dumps({"time": time, "node": node}) + "\n" for time in times))
 

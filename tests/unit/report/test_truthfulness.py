@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from imported_records import RISING, curve_of, evaluation, train
+from imported_records import BEGAN, RISING, curve_of, evaluation, train
 
 from dragoman.diagnosis.forecast import Forecast
 from dragoman.report.answers.learning import answer_trained
@@ -201,3 +201,55 @@ def test_a_launch_that_trained_and_died_is_named_beside_the_last_one(make):
     ]
     report = report_findings(make(curve_of([20.0, 21.0, 22.0]), launches=launches))
     assert "The log holds 2 launches (number 1: out of GPU memory at step 2,900)." in report.summary
+
+
+# Excerpts
+
+
+def test_times_of_the_last_step_alone_are_no_duration(make):
+    found = make([evaluation(55_000, bleu=30.0), evaluation(55_000, loss=2.0)], {"is_finished": True})
+    report = report_findings(found)
+    assert report.answers[0].answer == "Not known."
+    assert "This took" not in report.summary
+
+
+def test_a_log_of_evaluations_names_the_steps_that_its_time_is_about(make):
+    found = make([evaluation(step, bleu=20.0 + step / 1000) for step in (5_000, 10_000)])
+    report = report_findings(found)
+    assert report.answers[0].answer.startswith("83 minutes (1:23:20) from step 5,000 to 10,000")
+    assert "From step 5,000 on, it took 83 minutes" in report.summary
+
+
+def test_a_run_without_a_known_plan_did_not_end_as_planned(make):
+    report = report_findings(make([train(100), train(200)], {"is_finished": True}))
+    assert report.state.detail == "Training ended by itself, after 200 steps."
+    assert "all of its" not in report.answers[1].answer
+
+
+def test_evaluations_without_results_are_not_denied(make):
+    report = report_findings(make([train(100), train(200)], {"has_unread_evaluations": True}))
+    shown = json.dumps(report.to_json())
+    assert "never evaluated" not in shown
+    assert "It was evaluated, but the log does not show the results" in report.summary
+
+
+def test_an_interval_with_missing_lines_is_no_standstill(make):
+    steps = [500, 1000, 1500, 30_000, 30_500]
+    records = [train(step, time=BEGAN + step + 1000 * (step > 1500)) for step in steps]
+    found = make(records, {"started": BEGAN})
+    assert found.time_use.seconds["standstill"] == 0
+    assert found.wall_seconds == pytest.approx(31_500)
+
+
+def test_one_logged_interval_is_no_distribution(make):
+    report = report_findings(make([train(100, learning_rate=1e-3)]))
+    assert report.answers[9].answer == "1 s, by the only logged interval."
+    assert report.answers[5].answer == "One value is known: 1.000e-03 at step 100."
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name"), [("Marian", "MODEL.npz.optimizer.npz"), ("fairseq", "checkpoint_best.pt")]
+)
+def test_the_files_of_a_checkpoint_are_named(make, trainer, name):
+    report = report_findings(make([train(100)], trainer=trainer))
+    assert name in json.dumps(report.to_json()) or name in str(report.answers[7].tables)

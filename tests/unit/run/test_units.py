@@ -18,6 +18,8 @@ from dragoman.run.units import format_bytes, format_duration, format_rate, parse
         ("100 Mbit/s", 12.5e6),
         ("100mbit", 12.5e6),
         ("1Gbit", 125e6),
+        ("1GbE", 125e6),
+        ("25 gbe", 3.125e9),
         ("12.5MB/s", 12.5e6),
         ("12.5 MB", 12.5e6),
         ("500kbit/s", 62_500),

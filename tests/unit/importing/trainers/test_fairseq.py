@@ -392,3 +392,44 @@ def test_each_launch_has_its_own_hosts():
     again = START.replace("gpu1", "gpu7").replace("gpu2", "gpu8").splitlines()
     run = read(*START.splitlines(), TRAIN, *again, TRAIN.replace("40200", "40300"))
     assert [launch.hosts for launch in run.launches] == [["gpu1", "gpu2"], ["gpu7", "gpu8"]]
+
+
+BAR = (
+    "epoch 001: 100% 1821/1822 [11:40<00:00,  2.75it/s, loss=7.5, nll_loss=6.2, ppl=75.6, wps=17760, ups=2.67, "
+    "wpb=6640.9, bsz=220, num_updates=1800, lr=0.0009, gnorm=0.88, train_wall=37, wall=695]"
+)
+
+
+def test_a_progress_bar_in_a_narrow_terminal_has_no_bar():
+    (record,) = of_kind(read(BAR), "train")
+    assert (record["step"], record["loss"]) == (1800, pytest.approx(7.5 * math.log(2)))
+    assert record["epoch"] == pytest.approx(1821 / 1822)
+
+
+def test_evaluations_whose_results_are_elsewhere_are_not_denied():
+    begun = "epoch 001 | valid on 'valid' subset:  12% 1/8 [00:00<00:01,  5.45it/s]"
+    assert read(BAR, begun).facts["has_unread_evaluations"] is True
+    assert read(TRAIN, BEGIN).facts["has_unread_evaluations"] is True
+    assert "has_unread_evaluations" not in read(TRAIN, BEGIN, VALID).facts
+
+
+def test_the_settings_of_a_translating_program_are_no_launch():
+    settings = START.splitlines()[3].replace("fairseq_cli.train", "fairseq_cli.interactive")
+    run = read(BAR, settings.replace("0.0005", "0.25"))
+    assert len(run.launches) == 1
+    assert "num_ranks" not in run.facts
+    assert not run.settings
+
+
+def test_a_run_whose_plan_was_done_when_it_was_continued_is_finished():
+    loaded = TRAIN[:19] + " | INFO | fairseq.trainer | Loaded checkpoint c/last.pt (epoch 7 @ 9875 updates)"
+    end = TRAIN[:19] + " | INFO | fairseq_cli.train | done training in 0.0 seconds"
+    run = read(*START.splitlines(), loaded, end)
+    assert (run.facts["is_finished"], run.facts["steps_done"]) == (True, 9875)
+    assert "where its plan was already done" in " ".join(run.notes)
+
+
+def test_a_second_training_from_the_beginning_leaves_nothing_of_the_first():
+    steps = [f"num_updates={step}" for step in (1800, 3600, 1800)]
+    run = read(*(BAR.replace("num_updates=1800", step) for step in steps))
+    assert [record["step"] for record in of_kind(run, "restart")] == [0]

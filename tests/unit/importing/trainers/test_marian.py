@@ -381,3 +381,41 @@ def test_devices_are_those_of_the_launch_that_trained():
     assert run.facts["num_ranks"] == 2, "averaged weights in main memory are no device"
     assert "Marian trained on the CPU, not on a GPU." not in run.notes
     assert [launch.hosts for launch in run.launches] == [["work1"], ["work1"]]
+
+
+STOPPING = """\
+[2022-07-14 18:23:34] [config] early-stopping: 2
+[2022-07-14 18:23:34] [config] early-stopping-on: {rule}
+[2022-07-14 18:23:34] [config] valid-metrics:
+[2022-07-14 18:23:34] [config]   - chrf
+[2022-07-14 18:23:34] [config]   - ce-mean-words
+[2022-07-14 18:23:34] [config]   - bleu-detok"""
+
+
+@pytest.mark.parametrize(("rule", "metric", "number"), [("first", "chrf", 2), ("any", "ce-mean-words", 5)])
+def test_the_metric_that_stopped_the_training_is_named(rule, metric, number):
+    stalled = {"chrf": 2, "ce-mean-words": 5, "bleu-detok": 3}
+    scores = [
+        f"[2022-07-17 05:15:48] [valid] Ep. 3 : Up. 5000 : {name} : 3.3 : stalled {num} times (last best: 2.2)"
+        for name, num in stalled.items()
+    ]
+    lines = STOPPING.format(rule=rule).splitlines()
+    run = read(*lines, FIRST, *scores, "[2022-07-17 05:15:54] Training finished")
+    assert run.launches[-1].reason == f"Marian stopped early: {metric} had not improved for {number} validations."
+
+
+def test_messages_that_were_joined_into_one_line_are_read():
+    joined = f"[2021-05-26 23:12:33] [data] Done reading 256,102 sentences      {FIRST}   {SECOND}"
+    assert [record["step"] for record in of_kind(read(joined), "train")] == [500, 1000]
+
+
+def test_part_of_the_first_epoch_is_unknown_without_the_size_of_the_data():
+    assert "epochs_done" not in read(FIRST).facts
+    read_by_then = "[2021-05-26 23:12:33] [data] Done reading 152,030 sentences"
+    assert read(read_by_then, FIRST).facts["epochs_done"] == pytest.approx(0.1)
+
+
+def test_a_score_that_stalled_at_first_shows_an_earlier_evaluation():
+    stalled = VALID[1].replace("Ep. 1", "Ep. 26")
+    assert read(stalled).facts["begins_midway"] is True
+    assert "begins_midway" not in read(VALID[0]).facts
