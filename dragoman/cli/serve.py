@@ -137,11 +137,15 @@ def _open_export(folder: Path, checkpoint: str, quantization: Quantization | Non
 
     open_run(folder)  # fails early, before a process is started
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     # In a process of its own: the server does not keep torch and a second copy of the weights in its memory.
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_export, folder, checkpoint, quantization).result()
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return pool.submit(_export, folder, checkpoint, quantization).result()
+    except BrokenProcessPool:
+        raise UserError("The process that exported it was killed: perhaps memory was short.") from None
 
 
 def _export(run: Path, checkpoint: str, quantization: Quantization | None) -> Path:

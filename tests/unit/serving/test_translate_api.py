@@ -41,6 +41,19 @@ def test_forms_of_all_kinds_and_the_address_work_like_json(client, models):
     assert client.post("/translate", params=fields).json() == expected
 
 
+@pytest.mark.parametrize("kind", ["", None])
+def test_an_empty_format_is_text_as_for_libretranslate(client, kind):
+    assert translate(client, q="a <b> c", format=kind) == translate(client, q="a <b> c")
+
+
+@pytest.mark.parametrize(
+    ("odd", "plain"), [("the\u00a0cat  sat", "the cat sat"), ("\u202ethe cat\u00ad sat", "the cat sat")]
+)
+def test_odd_blanks_and_invisible_marks_do_not_change_a_translation(client, odd, plain):
+    assert translate(client, q=odd) == translate(client, q=plain)
+    assert translate(client, q=f"<p>{odd}</p>", format="html") == translate(client, q=f"<p>{plain}</p>", format="html")
+
+
 def test_lines_indentation_and_empty_lines_are_kept(client, models):
     cat, dogs = own_translation(models, "the cat"), own_translation(models, "two dogs")
     assert translate(client, "the cat\n\n  two dogs\r\n")["translatedText"] == f"{cat}\n\n  {dogs}\r\n"
