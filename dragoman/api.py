@@ -10,10 +10,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dragoman.exporting.opening import BackendName, open_model
 from dragoman.run.errors import UsageError, UserError
@@ -55,6 +55,12 @@ class Translator:
         are translated by processes forked from this one. `ensemble` names more models, each RUN or RUN@CHECKPOINT.
         `say` receives notices about odd lines.
         """
+        if backend not in (None, *get_args(BackendName)):
+            raise UsageError(f"backend can be {' or '.join(map(repr, get_args(BackendName)))}, not {backend!r}.")
+        if workers < 1:
+            raise UsageError(f"workers must be 1 or more, not {workers}.")
+        if isinstance(ensemble, str):
+            raise UsageError("ensemble takes a list of models, not one text: write [ensemble].")
         opened = open_model(Path(path), checkpoint, beam_size, length_penalty, workers, ensemble, backend, say)
         return cls(opened.translator.by_sentences(usual_subwords(Path(path))))
 
@@ -66,12 +72,26 @@ class Translator:
         self, texts: Sequence[str], num_best: int, *, alignment: bool = False
     ) -> list[list[Translation]]:
         """Returns up to `num_best` translations of each text, best first, with scores and, if asked, alignments."""
-        if isinstance(texts, str):
-            raise UsageError("translate takes a list of texts, not one text: write [text].")
+        lines = [SourceLine(text) for text in _check_texts(texts)]
         own = self._translator.settings
         beam_size = max(own.beam_size, num_best)
         settings = replace(own, beam_size=beam_size, num_best=num_best, with_alignment=alignment)
-        return list(self._translator.translate_lines([SourceLine(text) for text in texts], settings=settings))
+        return list(self._translator.translate_lines(lines, settings=settings))
+
+
+def _check_texts(texts: Sequence[str]) -> Iterator[str]:
+    """Yields the texts; refuses what is none, e.g. the NaN that a table has for a missing one."""
+    if isinstance(texts, str):
+        raise UsageError("translate takes a list of texts, not one text: write [text].")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UsageError(f"Text {number:,} is no text, but of the type {type(text).__name__}.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):04x}"
+            raise UsageError(f"Text {number:,} has half a character ({half}) at offset {error.start}.") from None
+        yield text
 
 
 @dataclass(frozen=True)

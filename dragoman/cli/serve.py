@@ -1,6 +1,7 @@
 """The command `serve`: translation over HTTP."""
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -65,11 +66,12 @@ def serve(
     server after what it has accepted is done.
     """
     from dragoman.corpus.cleaning.filters import split_languages
+    from dragoman.corpus.settings import LANGUAGE_PAIR
     from dragoman.run.processes import num_physical_cores
 
     if no_auth and (api_key or api_key_file):
         raise UsageError("--no-auth lets everybody in, so it cannot be combined with a key.")
-    if languages is not None and "-" not in languages:
+    if languages is not None and not re.fullmatch(LANGUAGE_PAIR, languages):
         raise UsageError(f"--languages {languages}: give the codes of source and target, e.g. en-de.")
     key = None if no_auth else _read_key(api_key, api_key_file)
     num_threads = workers or num_physical_cores()
@@ -137,11 +139,15 @@ def _open_export(folder: Path, checkpoint: str, quantization: Quantization | Non
 
     open_run(folder)  # fails early, before a process is started
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     # In a process of its own: the server does not keep torch and a second copy of the weights in its memory.
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_export, folder, checkpoint, quantization).result()
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return pool.submit(_export, folder, checkpoint, quantization).result()
+    except BrokenProcessPool:
+        raise UserError("The process that exported it was killed: perhaps memory was short.") from None
 
 
 def _export(run: Path, checkpoint: str, quantization: Quantization | None) -> Path:

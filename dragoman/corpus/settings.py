@@ -35,6 +35,7 @@ SubwordSetting = Literal["auto", "none", "sentencepiece", "subword-nmt"]
 Range = tuple[CountOrZero, Count]
 # Part of a file name, so not a path.
 CorpusName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+LANGUAGE_PAIR = r"^[A-Za-z]{2,3}(_[A-Za-z0-9]+)*-[A-Za-z]{2,3}(_[A-Za-z0-9]+)*$"
 # Words with single spaces between them, so that decoding the subwords gives the same text.
 Tag = Annotated[str, Field(pattern=r"^[^\s▁▅]+( [^\s▁▅]+)*$")]
 
@@ -152,9 +153,7 @@ class PrepareSettings(SettingsTable):
     """[[prepare.dev]] tables: text to validate on during training. Default: held out of the training text."""
     test: tuple[TextSettings, ...] = ()
     """[[prepare.test]] tables: text to evaluate the trained model on. Default: held out of the training text."""
-    languages: (
-        Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(_[A-Za-z0-9]+)*-[A-Za-z]{2,3}(_[A-Za-z0-9]+)*$")] | None
-    ) = None
+    languages: Annotated[str, Field(pattern=LANGUAGE_PAIR)] | None = None
     """Source and target language, e.g. "en-de". Without them, script and language are not checked."""
     cleaning: Cleaning = "standard"
     """Which filters are on: none, moses (1-80 words, ratio 9), standard, or strict (also numbers, near-duplicates)."""

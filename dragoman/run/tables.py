@@ -145,7 +145,9 @@ def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = 
 def describe_problem(problem: "ErrorDetails") -> str:
     """Says what a value must be, in words of TOML and not of Python."""
     template = _REQUIREMENTS.get(problem["type"])
-    return template.format(**problem.get("ctx", {})) if template else re.sub("^Input should", "it must", problem["msg"])
+    if template:
+        return template.format(**problem.get("ctx", {}))
+    return re.sub("^Input should", "it must", problem["msg"].removeprefix("Value error, "))
 
 
 def _show_value(value: Any) -> str:

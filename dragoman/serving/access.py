@@ -77,8 +77,9 @@ def refuse_strangers(headers: Headers, settings: ServeSettings) -> str | None:
     """Says why a request is refused because of where it comes from; None if it is not.
 
     A server without a key must not answer pages of other sites, which the browser of a user would let in: neither
-    under a foreign name that was made to lead to this machine, nor by a request across sites. Where there is a key,
-    only its owners get in.
+    under a foreign name that was made to lead to this machine, nor by a request across sites. A person who follows a
+    link gets in: the page that has the link sees nothing of the answer, and browsers send forms with an origin. Where
+    there is a key, only its owners get in.
     """
     if settings.api_key is not None:
         return None
@@ -87,7 +88,8 @@ def refuse_strangers(headers: Headers, settings: ServeSettings) -> str | None:
         return "Only requests to this machine by its own name are answered."
     origin = headers.get("origin")
     is_foreign = origin is not None and _host_and_port(origin) != headers.get("host", "").lower()
-    if is_foreign or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if is_foreign or (headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_link):
         return "Pages of other sites may use this server only if it has an API key."
     return None
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dragoman.corpus.cleaning.language import language_name
-from dragoman.run.errors import UsageError, UserError
+from dragoman.run.errors import UsageError, UserError, describe_fault
 from dragoman.serving.served_models import ServedModel, ServedModels
 from dragoman.serving.token_count import TokenCount
 from dragoman.translation.exported_model import ExportFacts, facts_as_json, load_export
@@ -29,8 +29,8 @@ def load_models(
         try:
             model = _load_model(folder, open_export(folder), languages, beam_size, num_workers)
             _refuse_second(model, models)
-        except (UserError, OSError) as error:
-            say(f"{folder} is not served: {error}")
+        except Exception as error:  # whatever is wrong with it, the others are served
+            say(f"{folder} is not served: {describe_fault(error)}")
             continue
         models.append(model)
         say(f"Serving {folder}: {_describe(model)}")

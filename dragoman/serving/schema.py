@@ -25,7 +25,9 @@ class TranslateRequest(BaseModel):
     q: str | list[str] = Field(description="A text, or a list of texts. Line breaks are kept.")
     source: str = Field(description="Language code of the text, or auto.")
     target: str = Field(description="Language code to translate into.")
-    format: Literal["text", "html"] | None = Field(default="text", description="html: only the text between tags.")
+    format: Literal["text", "html", ""] | None = Field(
+        default="text", description="html: only the text between tags. Empty: text."
+    )
     alternatives: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_whole_number)] = Field(
         default=0, description="How many other translations to return."
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pycld2
 
-from dragoman.corpus.cleaning.language import are_similar, language_name
+from dragoman.corpus.cleaning.language import are_similar, is_same_language, language_name
 from dragoman.serving.token_count import TokenCount
 from dragoman.translation.translator import LineTranslator
 
@@ -78,9 +78,10 @@ class ServedModels:
         return self._by_pair.get((source, target))
 
     def known_code(self, code: str) -> str | None:
-        """Returns the language as this server names it, "en" also for "EN" or "en-US"; None if it has no such."""
+        """Returns the language as this server names it, "en" also for "EN" or "en_US"; None if it has no such."""
         known = [*self.sources, *self.targets]
-        names = (code.lower(), code.lower().partition("-")[0])
+        name = code.lower().replace("_", "-")
+        names = (name, name.partition("-")[0])
         return next((each for name in names for each in known if each.lower() == name), None)
 
     def source_for(self, target: str, text: str) -> DetectedLanguage:
@@ -89,15 +90,18 @@ class ServedModels:
         return self.detect(text, possible or self.sources)[0]
 
     def detect(self, text: str, possible: Sequence[str] | None = None) -> list[DetectedLanguage]:
-        """Returns the possible languages of a text, most of it first; without `possible`, any that is served."""
+        """Returns the possible languages of a text, most of it first; without `possible`, any that is served.
+
+        Of languages that are often confused, as Danish and Norwegian, the one that was found comes before the others.
+        """
         codes = list(possible or dict.fromkeys([*self.sources, *self.targets]))
-        found: dict[str, float] = {}
+        found: dict[str, tuple[float, bool]] = {}
         for percent, detected in _detect(text):
             for code in codes:
                 if are_similar(code, detected):
-                    found[code] = max(found.get(code, 0.0), percent)
-        ranked = sorted(found, key=lambda code: -found[code])
-        return [DetectedLanguage(found[code], code) for code in ranked] or [DetectedLanguage(0.0, codes[0])]
+                    found[code] = max(found.get(code, (0.0, False)), (percent, is_same_language(code, detected)))
+        ranked = sorted(found, key=lambda code: found[code], reverse=True)
+        return [DetectedLanguage(found[code][0], code) for code in ranked] or [DetectedLanguage(0.0, codes[0])]
 
 
 def _detect(text: str) -> list[tuple[float, str]]:

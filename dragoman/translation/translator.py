@@ -1,12 +1,14 @@
 """Translates lines of text with any backend: cuts them to fit the model, forms batches, and joins what was found."""
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.corpus.cleaning.normalisation import normalise
+from dragoman.corpus.tokenizer import UNK_ID, Tokenizer
 from dragoman.run.errors import UsageError
 from dragoman.translation.lines.segments import LineSegment, cut_line
 from dragoman.translation.lines.sentences import join_sentences, needs_blank
@@ -224,17 +226,35 @@ class LineTranslator:
         max_ids = self._max_source_tokens - 1  # EOS takes one place
         filled: list[_Line] = []
         blank: list[int] = []
-        texts = [line.text.strip() for line in lines]
+        texts = [normalise(line.text) for line in lines]
         for index, ids in enumerate(self._source_tokenizer.encode_lines(texts)):
+            if UNK_ID in ids:
+                texts[index], ids = self._read_visible(texts[index], ids)
             if not ids:
                 blank.append(index)
                 continue
             number = first_number + index
             parts = cut_line(texts[index], ids, self._source_tokenizer, max_ids, with_words, self._max_whole_subwords)
-            filled.append(_Line(index, lines[index].forbidden, parts, self._demand(lines[index], parts, number)))
+            try:
+                segments = self._demand(lines[index], parts, number)
+            except UsageError as error:
+                raise UsageError(f"Line {number:,}: {error}") from None
+            filled.append(_Line(index, lines[index].forbidden, parts, segments))
             if self._notices is not None:
-                self._notices.add(number, lines[index].text, ids, len(parts))
+                self._notices.add(number, texts[index], ids, len(parts))
         return filled, blank
+
+    def _read_visible(self, text: str, ids: list[int]) -> tuple[str, list[int]]:
+        """Leaves out what nobody sees and the model cannot read: soft hyphens, marks of direction, control characters.
+
+        A model that never learned what to do with an unknown character may lose the whole sentence.
+        """
+        unknown = self._source_tokenizer.unknown_characters(text, ids)
+        visible = text.translate({ord(each): None for each in unknown if unicodedata.category(each) in ("Cc", "Cf")})
+        if visible.strip() and len(visible.split()) != len(text.split()):
+            return text, ids  # alignments count the words that the caller sees
+        visible = normalise(visible)
+        return visible, self._source_tokenizer.encode_lines([visible])[0]
 
     def _demand(self, line: SourceLine, parts: list[LineSegment], number: int) -> list[SourceSegment]:
         """Adds to the segments of a line what their translations must be like.
@@ -249,9 +269,7 @@ class LineTranslator:
         prefix = self._target_words.prefix(line.prefix)
         if len(prefix) >= self._max_source_tokens:
             most = self._max_source_tokens - 1
-            raise UsageError(
-                f"Line {number:,}: its prefix has {len(prefix):,} subwords; at most {most:,} are possible."
-            )
+            raise UsageError(f"its prefix has {len(prefix):,} subwords; at most {most:,} are possible.")
         return [
             SourceSegment(part.ids, () if place else prefix, tuple(required[place]), number)
             for place, part in enumerate(parts)

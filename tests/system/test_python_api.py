@@ -29,6 +29,33 @@ def test_one_text_is_not_a_list_of_characters(trained_run: Path):
         dragoman.Translator.load(trained_run).translate("The dog sleeps.")
 
 
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (["fine", float("nan")], "Text 2 is no text, but of the type float"),
+        ([None], "of the type NoneType"),
+        (["fine", "odd \ud83d"], r"Text 2 has half a character \(\\ud83d\) at offset 4"),
+    ],
+)
+def test_what_is_no_text_is_named(trained_run: Path, texts: list, reason: str):
+    translator = dragoman.Translator.load(trained_run)
+    with pytest.raises(UsageError, match=reason):
+        translator.translate(texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"backend": "tensorflow"}, "'torch' or 'ctranslate2', not 'tensorflow'"),
+        ({"workers": 0}, "workers must be 1 or more"),
+        ({"ensemble": "runs/other"}, "a list of models"),
+    ],
+)
+def test_wrong_arguments_of_load_are_named(trained_run: Path, arguments: dict, reason: str):
+    with pytest.raises(UsageError, match=reason):
+        dragoman.Translator.load(trained_run, **arguments)
+
+
 def test_what_is_wrong_is_raised(tmp_path: Path):
     with pytest.raises(UserError, match="is not a run folder"):
         dragoman.Translator.load(tmp_path)

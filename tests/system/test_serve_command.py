@@ -131,6 +131,9 @@ def test_wrong_usage_is_explained_in_a_sentence(export, tmp_path, monkeypatch):
     assert done.stderr.count("\n") == 2
     done = call_dragoman("serve", export, "--api-key-file", tmp_path / "none", code=1)
     assert "cannot be read: there is no such file" in done.stderr
+    for wrong in ("en", "en-", "en-zh-Hant"):
+        done = call_dragoman("serve", export, "--languages", wrong, code=2)
+        assert f"--languages {wrong}: give the codes" in done.stderr
     done = call_dragoman("serve", export, "--no-auth", "--api-key", KEY, code=2)
     assert "--no-auth" in done.stderr
 

@@ -226,6 +226,11 @@ def language_name(code: str) -> str:
     return _NAMES.get(_cld2_code(code), code)
 
 
+def is_same_language(first: str, second: str) -> bool:
+    """Whether two codes are of one language, e.g. "he" and "iw"."""
+    return _cld2_code(first) == _cld2_code(second)
+
+
 def are_similar(first: str, second: str) -> bool:
     """Whether two codes are of one language, or of languages that CLD2 confuses."""
     return _cld2_code(second) in _relatives(_cld2_code(first)) | {_cld2_code(first)}

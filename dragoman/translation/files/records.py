@@ -120,8 +120,8 @@ class JsonLines:
         record = load_object(line)
         if self.field not in record:
             raise Unreadable(f'has no "{self.field}"', "correct or delete it, or name the key of the text with --field")
-        if TRANSLATION_KEY in record:
-            raise Unreadable(f'already has a "{TRANSLATION_KEY}", which would be lost', "rename that key")
+        if taken := next((key for key in self._added_keys if key in record), None):
+            raise Unreadable(f'already has a "{taken}", which would be lost', "rename that key")
         prefix = _text(record, PREFIX_KEY) if PREFIX_KEY in record else self.demands.prefix
         return SourceLine(
             normalise(_text(record, self.field)),
@@ -131,15 +131,21 @@ class JsonLines:
         )
 
     def render(self, line: str, _number: int, translations: Sequence[Translation]) -> str:
-        """Adds the translation to the object."""
+        """Adds the translation at the end of the object, whose own text stays: reading could change its numbers."""
         if not line or line.isspace():
             return ""
-        record = json.loads(line) | self._of(translations[0])
+        added: dict[str, Any] = self._of(translations[0])
         if self.columns.is_n_best:
-            record[N_BEST_KEY] = [self._of(translation) for translation in translations]
-        text = json.dumps(record, ensure_ascii=False)
-        # Half a character, which JSON can hold but UTF-8 cannot, is written with its number.
-        return text if text.isprintable() or _is_encodable(text) else json.dumps(record)
+            added[N_BEST_KEY] = [self._of(translation) for translation in translations]
+        own = line.rstrip().removesuffix("}").rstrip()
+        return f"{own}, {json.dumps(added, ensure_ascii=False)[1:]}"
+
+    @property
+    def _added_keys(self) -> list[str]:
+        """The keys that the output has and the input must not have."""
+        columns = self.columns
+        keys = [TRANSLATION_KEY] + [SCORE_KEY] * columns.with_scores + [ALIGNMENT_KEY] * columns.with_alignment
+        return keys + [N_BEST_KEY] * columns.is_n_best
 
     def _of(self, translation: Translation) -> dict[str, Any]:
         values: dict[str, Any] = {TRANSLATION_KEY: translation.text}
@@ -168,14 +174,6 @@ def _words(record: dict[str, Any], key: str) -> tuple[str, ...]:
     if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
         raise Unreadable(f'has no words in "{key}"; it must be a word or a list of words')
     return tuple(normalise(check_sentence(word)) for word in words)
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def choose_format(path: Path, given: str | None, column: int | None, field: str | None) -> LineFormat:

@@ -26,6 +26,12 @@ COMMANDS = dict(all_commands(typer.main.get_command(app)))
 LEAVES = {path: command for path, command in COMMANDS.items() if not isinstance(command, TyperGroup)}
 
 
+def test_a_value_that_an_option_does_not_know_is_explained_without_words_of_python() -> None:
+    done = call_dragoman("export", "run", "--out", "out", "--format", "onnx", code=2)
+    choices = "'ctranslate2', 'huggingface', 'safetensors'"
+    assert f"dragoman: --format onnx: 'onnx' is not one of {choices}. For help:" in done.stderr
+
+
 def help_of(path: str, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     return call_dragoman(*path.split(), "--help").stdout.splitlines()

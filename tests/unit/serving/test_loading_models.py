@@ -37,6 +37,18 @@ def test_a_damaged_or_missing_model_does_not_stop_the_others(export, damaged, tm
     assert all("\n" not in line for line in said)
 
 
+def test_a_fault_that_nobody_expected_does_not_stop_the_others(export, tmp_path):
+    def open_export(folder):
+        if folder != export:
+            raise RecursionError("too deep")
+        return folder
+
+    said: list[str] = []
+    models = load_models([tmp_path, export], open_export, None, None, 1, said.append)
+    assert [model.languages for model in models.models] == ["en-de"]
+    assert said[0] == f"{tmp_path} is not served: RecursionError: too deep"
+
+
 def test_a_server_without_any_model_does_not_start(damaged):
     with pytest.raises(UserError, match="None of the models"):
         load(damaged)

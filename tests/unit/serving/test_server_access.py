@@ -93,6 +93,13 @@ def test_without_a_key_pages_of_other_sites_are_refused(client, headers):
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
+def test_a_link_of_another_site_leads_to_the_page_but_a_form_or_frame_does_not(client):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.get("/", headers=link).status_code == 200
+    assert client.get("/", headers=link | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
+    assert client.post("/translate", data=WANTED, headers=link | {"Origin": "null"}).status_code == 403
+
+
 def test_the_own_page_is_not_another_site(client):
     headers = {"Origin": "http://127.0.0.1:5000", "Sec-Fetch-Site": "same-origin"}
     assert client.post("/translate", json=WANTED, headers=headers).status_code == 200

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.serving.app import build_app
+from dragoman.serving.served_models import ServedModel, ServedModels
 from dragoman.serving.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -41,6 +42,19 @@ def test_forms_of_all_kinds_and_the_address_work_like_json(client, models):
     assert client.post("/translate", params=fields).json() == expected
 
 
+@pytest.mark.parametrize("kind", ["", None])
+def test_an_empty_format_is_text_as_for_libretranslate(client, kind):
+    assert translate(client, q="a <b> c", format=kind) == translate(client, q="a <b> c")
+
+
+@pytest.mark.parametrize(
+    ("odd", "plain"), [("the\u00a0cat  sat", "the cat sat"), ("\u202ethe cat\u00ad sat", "the cat sat")]
+)
+def test_odd_blanks_and_invisible_marks_do_not_change_a_translation(client, odd, plain):
+    assert translate(client, q=odd) == translate(client, q=plain)
+    assert translate(client, q=f"<p>{odd}</p>", format="html") == translate(client, q=f"<p>{plain}</p>", format="html")
+
+
 def test_lines_indentation_and_empty_lines_are_kept(client, models):
     cat, dogs = own_translation(models, "the cat"), own_translation(models, "two dogs")
     assert translate(client, "the cat\n\n  two dogs\r\n")["translatedText"] == f"{cat}\n\n  {dogs}\r\n"
@@ -61,6 +75,19 @@ def test_auto_detects_the_language_and_says_so(client):
     assert answer["detectedLanguage"]["language"] == "de"
     answer = translate(client, [text, "x"], source="auto", target="en")
     assert [each["language"] for each in answer["detectedLanguage"]] == ["de", "de"]
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Jeg vet ikke hvorfor hun ikke vil komme hit i kveld, men vi får håpe det går bra.", "nb"),
+        ("Jeg ved ikke, hvorfor hun ikke vil komme herhen i aften, men vi må håbe, at det går godt.", "da"),
+    ],
+)
+@pytest.mark.parametrize("order", [("nb", "da"), ("da", "nb")])
+def test_of_languages_that_are_confused_the_one_that_was_found_comes_first(text, language, order):
+    models = ServedModels([ServedModel(code, "en", None, None) for code in order])
+    assert models.source_for("en", text).language == language
 
 
 def test_detect_lists_languages_of_this_server(client):
@@ -222,6 +249,7 @@ def test_any_json_gets_an_answer_or_a_refusal(client, value):
 def test_codes_of_regions_and_in_capitals_mean_the_language(client):
     expected = translate(client)
     assert translate(client, source="en-US", target="DE") == expected
+    assert translate(client, source="en_GB", target="de-DE") == expected
 
 
 def test_head_is_answered_like_get(client):

@@ -62,6 +62,23 @@ def test_json_lines_get_a_translation() -> None:
     assert written('{"title": "a", "x": "\\ud800"}', BEST, **order).encode()
 
 
+def test_a_json_line_keeps_all_that_it_holds() -> None:
+    line = '{"n":1e999, "big":12345678901234567890.10, "x":"\\ud800", "text":"the house" } '
+    assert written(line, BEST, format="jsonl") == (
+        '{"n":1e999, "big":12345678901234567890.10, "x":"\\ud800", "text":"the house", "translation": "das Haus"}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"), [("score", "with_scores"), ("alignment", "with_alignment"), ("n_best", "num_best")]
+)
+def test_no_value_of_a_json_line_is_replaced(key: str, asked: str) -> None:
+    line = f'{{"text": "the house", "{key}": 5}}'
+    with pytest.raises(Unreadable, match=f'already has a "{key}"'):
+        TranslationOrder("jsonl", **{asked: 1}).lines().parse(line)
+    assert TranslationOrder("jsonl").lines().parse(line).text == "the house"
+
+
 def test_a_json_line_has_demands_of_its_own() -> None:
     order = TranslationOrder("jsonl", prefix="Das", required=("Haus",), forbidden=("Heim",))
     plain = order.lines().parse('{"text": "the house"}')

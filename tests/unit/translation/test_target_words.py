@@ -194,7 +194,13 @@ def test_translations_that_become_equal_by_the_limit_are_written_once(mixed: Tok
     assert len(LineTranslator(Two(), mixed, mixed, drawn).translate_lines([SourceLine("a cat")])[0]) == 2
 
 
+def test_a_demand_that_cannot_be_met_names_its_line(mirror) -> None:
+    _, translator = mirror
+    with pytest.raises(UsageError, match=r"^Line 8: The model cannot write '☃'"):
+        translator.translate_lines([SourceLine("a cat"), SourceLine("a cat", prefix="☃")], first_number=7)
+
+
 def test_a_prefix_that_is_longer_than_any_sentence_is_refused(mirror) -> None:
     _, translator = mirror
-    with pytest.raises(UsageError, match=r"Line 1: its prefix has [\d,]+ subwords; at most 4 are possible"):
+    with pytest.raises(UsageError, match=r"^Line 1: its prefix has [\d,]+ subwords; at most 4 are possible"):
         translator.translate_lines([SourceLine("a cat", prefix="the cat " * 3)])
