@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from program import Run, Training, learned_bytes, read_records, train_losses, wait_for_step
+from program import Run, Training, learned_bytes, read_records, run_dragoman, train_losses, wait_for_step
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
@@ -34,15 +34,24 @@ def options(config: Path) -> list[str]:
     return [str(config), *changed, "--set", "training.max_steps=30"]
 
 
+@pytest.fixture
+def whole(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of four workers, without a break; made once for all tests."""
+    run = tmp_path_factory.getbasetemp() / "better-whole"
+    if not run.exists():
+        run_dragoman("train", *options, "--workers", 4, "--run-dir", run)
+    return run
+
+
 def all_bytes(run: Path, step: int) -> dict[str, bytes]:
     averaged = run / "checkpoints" / f"step-{step:08d}" / "averaged.safetensors"
     return learned_bytes(run, step) | {"averaged": averaged.read_bytes()}
 
 
-def test_workers_agree_with_all_of_it_on(dragoman: Run, options: list[str], tmp_path: Path):
-    runs = {workers: tmp_path / f"run{workers}" for workers in (1, 2, 4)}
-    for workers, run in runs.items():
-        dragoman("train", *options, "--workers", workers, "--run-dir", run)
+def test_workers_agree_with_all_of_it_on(dragoman: Run, options: list[str], whole: Path, tmp_path: Path):
+    runs = {1: tmp_path / "run1", 2: tmp_path / "run2", 4: whole}
+    for workers in (1, 2):
+        dragoman("train", *options, "--workers", workers, "--run-dir", runs[workers])
     for workers in (2, 4):
         assert train_losses(runs[workers]) == pytest.approx(train_losses(runs[1]), rel=1e-4)
         for one, other in zip(*(read_records(runs[each], "evaluation") for each in (1, workers)), strict=True):
@@ -51,10 +60,11 @@ def test_workers_agree_with_all_of_it_on(dragoman: Run, options: list[str], tmp_
             assert other["other_weights"]["loss"] == pytest.approx(one["other_weights"]["loss"], rel=1e-4)
 
 
-def test_a_killed_run_ends_bit_identical_with_all_of_it_on(dragoman: Run, options: list[str], tmp_path: Path):
+def test_a_killed_run_ends_bit_identical_with_all_of_it_on(
+    dragoman: Run, options: list[str], whole: Path, tmp_path: Path
+):
     workers = 4  # two numbers have one sum; from three ranks on, the order of adding would show
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    dragoman("train", *options, "--workers", workers, "--run-dir", whole)
+    broken = tmp_path / "broken"
     with Training(broken, *options, "--workers", workers) as training:
         wait_for_step(broken, 18)
         os.killpg(training.pid, signal.SIGKILL)

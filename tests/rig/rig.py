@@ -1,5 +1,6 @@
 """The rig: built when a `with` block is entered, and removed completely when it is left for any reason."""
 
+import os
 import re
 from contextlib import ExitStack
 from functools import partial
@@ -19,6 +20,8 @@ from rig.ssh import check_reach, create_key, start_server, write_client_config, 
 from rig.traces import remove_rig
 
 MAX_HOSTS = 99
+SHARED_VARIABLES = ("PYTHONPATH",)
+"""Environment variables that hosts have from here: a host must run the same code."""
 
 
 class Rig:
@@ -113,7 +116,9 @@ class Rig:
         give_private_folder(keeper, folder / "private", self.private, self._private_size)
         give_own_sysfs(keeper, folder / "sys")
         clock_file = folder / "clock"
-        variables = create_clock(self._clock_library, clock_file) if self._clock_library else {}
+        variables = {name: os.environ[name] for name in SHARED_VARIABLES if name in os.environ}
+        if self._clock_library:
+            variables |= create_clock(self._clock_library, clock_file)
         write_server_config(folder, address, self.folder / "authorized_keys", variables)
         start = partial(start_server, link, keeper.pid, folder, address)
         return Host(name, address, HOST_INTERFACE, link, self.private, keeper, start, clock_file, variables)

@@ -1,4 +1,4 @@
-"""Tests of `--engine ray` on a Ray cluster of two workers on this machine: the same bytes, and clear errors."""
+"""Tests of `--engine ray` on a Ray cluster of two workers on this machine: the same output, and clear errors."""
 
 import os
 import secrets
@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from corpora import Files, content_of, make_pairs, names_in, write_pairs
+from program import call_dragoman
 
 pytest.importorskip("ray", reason="Ray is an optional dependency: pip install 'dragoman[ray]'")
 
@@ -21,7 +22,8 @@ PROGRAM = """
 import dragoman.cli
 import dragoman.corpus.formats.blocks as blocks
 import dragoman.corpus.preparation.shuffle_stage as shuffle_stage
-blocks.BLOCK_BYTES, shuffle_stage.SHARD_TEXT_BYTES = 10_000, 30_000
+import dragoman.translation.files.input_blocks as input_blocks
+blocks.BLOCK_BYTES, shuffle_stage.SHARD_TEXT_BYTES, input_blocks.LINES_PER_BLOCK = 10_000, 30_000, 40
 dragoman.cli.main()
 """
 # A cluster in the hands of one process: it starts the cluster, says where it is, and ends it when its input ends.
@@ -44,11 +46,15 @@ START_SECONDS = 120
 
 def prepare(files: Files, out: Path, *more: object, code: int = 0, **variables: str) -> str:
     options = ["--source", files[0], "--target", files[1], "--out", out, "--discard-work", "--json", *more]
+    return run("prepare", *options, code=code, **variables)
+
+
+def run(*words: object, code: int = 0, **variables: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "prepare", *map(str, options)],
+        [sys.executable, "-c", PROGRAM, *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
         env=ENVIRONMENT | variables,
     )
@@ -117,3 +123,13 @@ def test_errors_of_tasks_are_reported_unchanged(cluster: str, files: Files, tmp_
     message = prepare(files, tmp_path / "out", "--vocab-size", 30_000, "--engine", "ray", code=1, RAY_ADDRESS=cluster)
     assert "A vocabulary of 30000 subwords was asked for, but this text gives at most" in message.splitlines()[-1]
     assert names_in(tmp_path) == {".dragoman-work"}
+
+
+@pytest.mark.timeout(START_SECONDS + 300)
+def test_a_cluster_translates_like_this_machine(cluster: str, trained_run: Path, tmp_path: Path):
+    text, out = tmp_path / "many.en", tmp_path / "out.de"
+    text.write_text("".join(f"The dog sees the house {number}.\n" if number % 7 else "\n" for number in range(200)))
+    here = call_dragoman("translate", trained_run, text, "--beam-size", 1, "--workers", 1).stdout
+    run("translate", trained_run, text, "--engine", "ray", "--out", out, "--beam-size", 1, RAY_ADDRESS=cluster)
+    assert out.read_text() == here
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["many.en", "out.de"]
