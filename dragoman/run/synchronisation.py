@@ -4,7 +4,7 @@ The number of replicas belongs to the run, as virtual workers do: it is decided 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from dragoman.run.config import Settings, SynchronisationSettings, TrainingSettings
@@ -166,8 +166,3 @@ def require_possible(settings: Settings) -> None:
             f"synchronisation.strategy {own.strategy} cannot be used with checkpoints.ema_decay, because replicas have "
             'different weights between averages: use checkpoints.average = "last:5" instead.'
         )
-
-
-def with_reason(chosen: Synchronisation, reason: str) -> Synchronisation:
-    """Adds why it was chosen."""
-    return replace(chosen, reason=reason)
