@@ -12,8 +12,8 @@ from dragoman.launch.connection import EarlyProgram
 from dragoman.launch.hosts import LaunchPlan, Placement, save_placement
 from dragoman.launch.supervision import supervise
 from dragoman.launch.terminal import erase_progress, print_message
-from dragoman.launch.worker_count import place_on_cores
-from dragoman.model.shape import count_parameters, resolve_shape
+from dragoman.launch.worker_count import place_on_cores, planned_shape
+from dragoman.model.shape import count_parameters
 from dragoman.run.checkpoints import AverageOf
 from dragoman.run.commands import command_for, shell_path
 from dragoman.run.config import Settings, load_settings
@@ -212,16 +212,12 @@ def note_end(status: StatusFile, reason: str) -> None:
 
 def kept_bytes(settings: Settings) -> int:
     """Returns the disk space of all checkpoints that exist at one time."""
-    from dragoman.corpus.prepared_corpus import PreparedCorpus  # takes a while: this machine's program starts first
-
-    corpus = PreparedCorpus.open(settings.data.prepared)
-    shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     keep = settings.checkpoints
     num_kept = keep.keep_last + keep.keep_best + 1
     if keep.average:
         num_kept += AverageOf.parse(keep.average).number
     num_bytes = BYTES_PER_PARAMETER + (BYTES_PER_AVERAGE if keep.ema_decay else 0)
-    return num_kept * num_bytes * count_parameters(shape)
+    return num_kept * num_bytes * count_parameters(planned_shape(settings))
 
 
 def write_end_report(run: RunFolder, settings: Settings) -> None:
