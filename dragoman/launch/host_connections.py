@@ -231,7 +231,6 @@ class HostConnections:
                 self._send_config(host)
         if hosts and not any(each.shares_run_folder for each in facts.values()):
             self._send_checkpoint(hosts[0], max((each.newest_step or 0 for each in facts.values()), default=0))
-
             self._send_start_weights(hosts[0])
 
     def _send_start_weights(self, host: Host) -> None:
