@@ -1,8 +1,7 @@
 """The command `completion`, and the answers that a shell asks for while somebody types."""
 
 import os
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,24 +11,18 @@ from dragoman.cli.output import say
 _VARIABLE = "_DRAGOMAN_COMPLETE"
 
 
-class Shell(StrEnum):
-    """Shells that can complete commands and options."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 def add_completion_command(app: typer.Typer) -> None:
     """Adds the command of this file to the command line."""
     add_command(app, completion, "dragoman completion bash > ~/.local/share/bash-completion/completions/dragoman")
 
 
-def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
     """Print a script that completes commands in a shell."""
     from typer._completion_shared import get_completion_script
 
-    say(get_completion_script(prog_name="dragoman", complete_var=_VARIABLE, shell=shell.value))
+    say(get_completion_script(prog_name="dragoman", complete_var=_VARIABLE, shell=shell))
 
 
 def prepare_completion() -> None:

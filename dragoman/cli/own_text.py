@@ -23,13 +23,7 @@ from dragoman.run.processes import num_cores
 from dragoman.run.progress import progress_bars
 from dragoman.run.records import EvaluationRecord, parse_records, records_of
 from dragoman.run.units import SCORE_PATTERNS
-from dragoman.training.choose_settings import (
-    CorpusSize,
-    Machine,
-    choose_fine_tuning,
-    choose_settings,
-    describe_choices,
-)
+from dragoman.training.choose_settings import CorpusSize, Machine, choose_fine_tuning, choose_settings, describe_choices
 from dragoman.training.run_setup import create_run, require_free_folder
 from dragoman.training.warm_start import WarmStart
 from dragoman.translation.loading import load_run

@@ -12,6 +12,7 @@ from dragoman.cli.output import Json, print_json, say, warn
 from dragoman.cli.train import unused_run_dir
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder
+from dragoman.run.units import counted
 
 if TYPE_CHECKING:
     from dragoman.importing.files.found_runs import FoundRun
@@ -118,13 +119,9 @@ def import_logs(sources: Sources, run_dir: RunDir = None, json: Json = False) ->
         return
     for each in figures:
         say(
-            f"{each['trainer']}: {_count(each['train_records'], 'logged step')} and "
-            f"{_count(each['evaluations'], 'evaluation')} up to step {each['steps']['last'] or 0:,}, in {each['run']}"
+            f"{each['trainer']}: {counted(each['train_records'], 'logged step')} and "
+            f"{counted(each['evaluations'], 'evaluation')} up to step {each['steps']['last'] or 0:,}, in {each['run']}"
         )
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def _figures_of(run: RunFolder) -> dict[str, Any]:

@@ -5,9 +5,8 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dragoman.run.files import write_json
 
@@ -28,10 +27,6 @@ class Failure:
     """The error the worker itself reported; None if it could not."""
     is_plain: bool = False
     """Whether the message tells a person what to fix; a restart would not help then."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return asdict(self)
 
     @property
     def is_consequence(self) -> bool:

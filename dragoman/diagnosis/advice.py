@@ -127,13 +127,13 @@ def _other_proposals(measured: Measurements, prediction: Prediction) -> list[_Pr
     proposals = []
     if len(measured.machine_names) > 1:
         proposals.append(_one_machine(measured, prediction))
-    saved = costs.get(prediction.bottleneck, 0.0)
+    saved, change = costs.get(prediction.bottleneck, 0.0), ""
     if prediction.bottleneck == "straggler" and len(work) > 1 and prediction.step.costs.excess_of_slowest >= saved:
         slowest = work.index(max(work))
         change = f"Rank {slowest} on {measured.machines[slowest]} as fast as the others"
-        proposals.append(_bounded(change, [prediction.seconds - saved], measured, prediction, saved))
     if prediction.bottleneck == "input":
         change = "Prepared data on a faster disk"
+    if change:
         proposals.append(_bounded(change, [prediction.seconds - saved], measured, prediction, saved))
     return proposals
 

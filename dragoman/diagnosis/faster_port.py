@@ -9,7 +9,6 @@ from statistics import fmean
 
 from dragoman.diagnosis.hardware import ETHERNET_GOODPUT_HIGH, ETHERNET_GOODPUT_LOW
 from dragoman.diagnosis.prediction import Measurements, Prediction, Transfer, assemble_step
-from dragoman.diagnosis.step_model import ring_bytes_per_node
 
 _MACHINE_BYTES_PER_SECOND = 1e9
 """Rate that an all-reduce may not exceed over any link, because machines copy and add: gloo's on a CPU."""
@@ -63,7 +62,7 @@ def _transfers_with_fixed_part(measured: Measurements, bytes_per_second: float) 
     least_per_byte = float("inf")
     changed = []
     for each in measured.all_reduce:
-        sent = _sent_bytes(measured, each.num_bytes)
+        sent = measured.ring_bytes(each.num_bytes)
         least_per_byte = min(least_per_byte, max(0.0, each.seconds - sent / rate) / each.num_bytes)
         fixed = max(latency, least_per_byte * each.num_bytes)
         changed.append(Transfer(each.num_bytes, min(each.seconds, fixed + sent / rate_then)))
@@ -72,9 +71,3 @@ def _transfers_with_fixed_part(measured: Measurements, bytes_per_second: float) 
 
 def _lowest_rate(measured: Measurements) -> float:
     return min(link.bytes_per_second for link in measured.links)
-
-
-def _sent_bytes(measured: Measurements, num_bytes: int) -> float:
-    """Bytes of an all-reduce through the port of the machine with the most ranks."""
-    ranks_per_node = max(list(measured.machines).count(name) for name in measured.machine_names)
-    return ring_bytes_per_node(num_bytes, len(measured.machines), ranks_per_node, measured.is_interleaved)

@@ -33,7 +33,7 @@ def exchange_facts(
     machines = measured.machines
     places = place_replicas(machines, settings.training.virtual_workers, plan.replicas)
     slowdown = measured.contention or Contention(1.0, 1.0)
-    most_inside = max(list(machines).count(name) for name in measured.machine_names)
+    most_inside = measured.most_ranks
     replica_seconds, replica_bytes = _inside_replicas(measured, places)
 
     def broadcast_inside(num_bytes: float) -> float:
@@ -43,7 +43,7 @@ def exchange_facts(
 
     return ExchangeFacts(
         every_step_seconds=(prediction or predict(measured)).seconds,
-        every_step_bytes=exact_bytes(measured),
+        every_step_bytes=measured.exact_bytes,
         computing_seconds=assemble_step(measured, measured.all_reduce_inside).seconds,
         replica_seconds=replica_seconds,
         replica_bytes=replica_bytes,
@@ -71,7 +71,7 @@ def _inside_replicas(measured: Measurements, places: ReplicaPlaces) -> tuple[flo
     # The ring of a replica that spans machines is a part of the ring of all ranks.
     share = ring_bytes_per_node(1, num_ranks) / ring_bytes_per_node(1, num_all)
     transfers = [Transfer(each.num_bytes, share * each.seconds) for each in measured.all_reduce]
-    return assemble_step(measured, transfers).seconds + updates, share * exact_bytes(measured)
+    return assemble_step(measured, transfers).seconds + updates, share * measured.exact_bytes
 
 
 def _seconds_between(measured: Measurements, num_bytes: float, num_rounds: int) -> float:
@@ -81,15 +81,7 @@ def _seconds_between(measured: Measurements, num_bytes: float, num_rounds: int) 
         latency = max(link.latency_seconds for link in measured.links)
         slowest = min(link.bytes_per_second for link in measured.links)
         found = num_rounds * Link(latency, slowest).seconds(num_bytes / max(1, num_rounds))
-    per_byte = exact_bytes(measured) / measured.gradient_bytes if measured.gradient_bytes else 0.0
+    per_byte = measured.exact_bytes / measured.gradient_bytes if measured.gradient_bytes else 0.0
     if measured.all_reduce and per_byte and num_bytes:
         found = max(found, transfer_seconds(measured.all_reduce, num_bytes / per_byte))
     return found
-
-
-def exact_bytes(measured: Measurements) -> float:
-    """Bytes of exact sums at every step through the port of the machine with the most ranks."""
-    most = max(list(measured.machines).count(name) for name in measured.machine_names)
-    if len(measured.machine_names) == 1:
-        return 0.0
-    return ring_bytes_per_node(measured.gradient_bytes, len(measured.machines), most, measured.is_interleaved)

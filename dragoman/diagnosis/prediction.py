@@ -6,13 +6,14 @@ without exchange and from all-reduces, bucket by bucket as docs/cost-model.md de
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median, stdev
 from typing import Any, Self
 
 from dragoman.diagnosis.intervals import DISTURBED_SHARE, is_disturbed, typical_step
-from dragoman.diagnosis.step_model import Step, add_exchange
+from dragoman.diagnosis.step_model import Step, add_exchange, ring_bytes_per_node
 from dragoman.diagnosis.wording import describe_load
 from dragoman.run.records import MachineLoad
 from dragoman.run.units import BITS_PER_BYTE
@@ -145,6 +146,20 @@ class Measurements:
         """Whether neighbouring ranks are on different machines although they need not be."""
         changes = sum(a != b for a, b in itertools.pairwise(self.machines))
         return changes > len(self.machine_names) - 1
+
+    @property
+    def most_ranks(self) -> int:
+        """Number of ranks on the machine that has most."""
+        return max(Counter(self.machines).values())
+
+    def ring_bytes(self, num_bytes: float) -> float:
+        """Bytes of an all-reduce through the port of the machine with the most ranks."""
+        return ring_bytes_per_node(num_bytes, len(self.machines), self.most_ranks, self.is_interleaved)
+
+    @property
+    def exact_bytes(self) -> float:
+        """Bytes of exact sums at every step through that port."""
+        return self.ring_bytes(self.gradient_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON values, for `from_json`."""

@@ -11,14 +11,8 @@ from typing import Any, Self
 
 from dragoman.diagnosis.advice import advise, find_problems, predict_and_advise
 from dragoman.diagnosis.intervals import is_disturbed, typical_step
-from dragoman.diagnosis.measured_exchange import exact_bytes, exchange_facts, is_network_known
-from dragoman.diagnosis.prediction import (
-    Measurements,
-    Prediction,
-    assemble_step,
-    bounds_of_assembled,
-    predict,
-)
+from dragoman.diagnosis.measured_exchange import exchange_facts, is_network_known
+from dragoman.diagnosis.prediction import Measurements, Prediction, assemble_step, bounds_of_assembled, predict
 from dragoman.diagnosis.step_model import Step
 from dragoman.diagnosis.strategy_model import (
     LOCAL_CHOICES,
@@ -40,7 +34,6 @@ from dragoman.run.synchronisation import (
     local_rate_factor,
     resolve_synchronisation,
     steps_together,
-    with_reason,
 )
 from dragoman.run.units import format_bytes, format_rate
 
@@ -132,7 +125,7 @@ def estimate_plan(measured: Measurements, settings: Settings, plan: Synchronisat
     """Estimates one way to synchronise, with exactly these settings."""
     prediction = predict(measured)
     if plan.strategy == "every_step" or not is_network_known(measured):
-        found = StrategyStep(prediction.seconds, 0.0, exact_bytes(measured))
+        found = StrategyStep(prediction.seconds, 0.0, measured.exact_bytes)
         low, high = prediction.low, prediction.high
     else:
         found = strategy_step(exchange_facts(measured, settings, plan, prediction), plan)
@@ -203,19 +196,17 @@ def _with_steps_together(
 def choose_strategy(measured: Measurements, settings: Settings) -> Synchronisation:
     """Returns the strategy that `auto` takes, with the reason in two sentences."""
     if len(measured.machine_names) == 1:
-        return with_reason(
-            Synchronisation(),
-            "All workers are on one machine, so exact sums wait for no network. They cost no quality.",
+        return Synchronisation(
+            reason="All workers are on one machine, so exact sums wait for no network. They cost no quality."
         )
     if not is_network_known(measured):
-        return with_reason(
-            Synchronisation(),
-            "The links could not be measured, so exact sums at every step are kept. They cost no quality.",
+        return Synchronisation(
+            reason="The links could not be measured, so exact sums at every step are kept. They cost no quality."
         )
     exact, *others = estimate_strategies(measured, settings)
     computing = assemble_step(measured, measured.all_reduce_inside).seconds
     chosen = choose_estimate(exact, others, computing)
-    return with_reason(chosen.plan, _describe_reason(measured, exact, chosen, computing))
+    return replace(chosen.plan, reason=_describe_reason(measured, exact, chosen, computing))
 
 
 def choose_estimate(

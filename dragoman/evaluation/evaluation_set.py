@@ -8,12 +8,12 @@ from pathlib import Path
 from dragoman.corpus.cleaning.normalisation import normalise
 from dragoman.corpus.formats.lines import TextFile
 from dragoman.evaluation.scores import References
+from dragoman.run.decompressors import COMPRESSION_ENDINGS
 from dragoman.run.errors import UserError
 
 Say = Callable[[str], None]
 NamedLines = tuple[object, list[str]]
 """Lines, and the file or other place they are from."""
-_PACKED_ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_lines(path: Path, say: Say) -> list[str]:
 def _read_references(path: Path, say: Say) -> list[list[str]]:
     """Reads one set of references, or one per column of a .tsv file."""
     name = path.name.lower()
-    for ending in _PACKED_ENDINGS:
+    for ending in COMPRESSION_ENDINGS:
         name = name.removesuffix(ending)
     columns = _read_columns(path) if name.endswith(".tsv") else [read_lines(path, say)]
     num_decomposed = sum(not unicodedata.is_normalized("NFC", line) for lines in columns for line in lines)

@@ -110,19 +110,12 @@ class FinalEvaluation:
         return f"{what} in {self.seconds or 0:.1f} s, {self.model.description}"
 
 
-def evaluate_run(
-    run: "LoadedRun",
-    source: Path | None,
-    reference: Path | None,
-    say: Say,
-    output: Path | None = None,
-    tokenizer: ScoreTokenizer | None = None,
-) -> FinalEvaluation:
-    """Scores a run on two files, or on the prepared test set if none are given; BLEU by the run's tokenizer or this."""
+def evaluate_run(run: "LoadedRun", source: Path | None, reference: Path | None, say: Say) -> FinalEvaluation:
+    """Scores a run on two files, or on the prepared test set if none are given; BLEU by the run's tokenizer."""
     model = describe_run(run)
-    require_tokenizer(tokenizer or model.tokenizer)
+    require_tokenizer(model.tokenizer)
     test_set = choose_test_set(model, source, [reference] if reference else [], say)
-    return evaluate_model(model, test_set, say, output, tokenizer)
+    return evaluate_model(model, test_set, say)
 
 
 def choose_test_set(model: JudgedModel, source: Path | None, references: Sequence[Path], say: Say) -> EvaluationSet:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.exporting.source import ExportSource, read_corpus_facts
+from dragoman.exporting.source import ExportSource
 from dragoman.model.shape import ModelShape
+from dragoman.run.files import read_json_table
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import MachineSample, parse_sample
+from dragoman.run.records import MachineSample, number_or_none, parse_sample
 from dragoman.run.units import format_duration
 from dragoman.translation.exported_model import ExportedScore, ExportFacts
 
@@ -70,7 +71,7 @@ def write_card(source: ExportSource, facts: ExportFacts) -> str:
         "Languages": _describe_languages(facts.languages),
         "Use": uses,
         "Scores": _describe_scores(facts.scores),
-        "Training data": _describe_data(read_corpus_facts(source.run)),
+        "Training data": _describe_data(read_json_table(source.run.corpus_facts)),
         "How it was trained": _describe_training(source, facts),
         "Licence": facts.licence or "Not stated by those who exported this model: ask them before you use it.",
     }
@@ -180,7 +181,4 @@ def _last_sample(path: Path) -> MachineSample | None:
 
 
 def _spent_seconds(source: ExportSource) -> float | None:
-    try:
-        return float(json.loads(source.run.spent.read_text(encoding="utf-8"))["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return number_or_none(read_json_table(source.run.spent).get("seconds"))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dragoman.corpus.cleaning.filters import split_languages
 from dragoman.corpus.prepared_corpus import tokenizer_path
@@ -12,7 +11,7 @@ from dragoman.model.shape import ModelShape, resolve_shape
 from dragoman.model.transformer import Transformer
 from dragoman.run.checkpoints import SavedEvaluation
 from dragoman.run.config import Settings, load_settings
-from dragoman.run.files import read_json
+from dragoman.run.files import read_json_table
 from dragoman.run.folder import RunFolder, open_run
 from dragoman.translation.chosen_weights import load_chosen_weights
 
@@ -73,17 +72,8 @@ def open_export_source(path: Path, which: str = "best", warn: Callable[[str], No
     )
 
 
-def read_corpus_facts(run: RunFolder) -> dict[str, Any]:
-    """Returns the figures of the training corpus; none where the run has no readable ones."""
-    try:
-        facts = read_json(run.corpus_facts)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
 def read_languages(run: RunFolder) -> tuple[str, str] | None:
     """Returns the codes of source and target language; None where the corpus was prepared without them."""
-    settings = read_corpus_facts(run).get("settings")
+    settings = read_json_table(run.corpus_facts).get("settings")
     languages = settings.get("languages") if isinstance(settings, dict) else None
     return split_languages(languages) if isinstance(languages, str) and "-" in languages else None

@@ -110,18 +110,7 @@ def _load_kinds() -> tuple[FailureKind, ...]:
     """Reads the known kinds of failure from failure_kinds.toml."""
     text = files("dragoman.importing").joinpath("failure_kinds.toml").read_text(encoding="utf-8")
     return tuple(
-        FailureKind(
-            "|".join(entry["patterns"]),
-            entry["what"],
-            entry["cause"],
-            Role[entry.get("role", "CAUSE")],
-            entry.get("is_harmless_if_training_continues", False),
-            entry.get("is_at_start", False),
-            entry.get("is_stop", False),
-            entry.get("is_refusal", False),
-            entry.get("is_end_of_processes", False),
-            entry.get("is_no_warning", False),
-        )
+        FailureKind("|".join(entry.pop("patterns")), role=Role[entry.pop("role", "CAUSE")], **entry)
         for entry in tomllib.loads(text)["failure"]
     )
 

@@ -4,15 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.importing.failure_kinds import (
-    CUES,
-    UNKNOWN_ERROR,
-    VALIDATION,
-    FailureKind,
-    Role,
-    is_harmless,
-    kind_of,
-)
+from dragoman.importing.failure_kinds import CUES, UNKNOWN_ERROR, VALIDATION, FailureKind, Role, is_harmless, kind_of
 from dragoman.importing.imported_run import MAX_LISTED, ImportedRun, LogFailure, LogLaunch
 from dragoman.importing.log_text import clean_text
 

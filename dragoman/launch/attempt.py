@@ -12,14 +12,7 @@ from dragoman.cluster.addresses import format_ports
 from dragoman.cluster.environment import ADDRESS_VARIABLE, PORTS_VARIABLE, threads_per_worker
 from dragoman.cluster.failure import Failure, describe_failure, first_cause
 from dragoman.cluster.heartbeat import STARTING, Beat
-from dragoman.launch.connection import (
-    AttemptSpec,
-    HostError,
-    Message,
-    StopRequestedError,
-    WorkersEnd,
-    ports_to_json,
-)
+from dragoman.launch.connection import AttemptSpec, HostError, Message, StopRequestedError, WorkersEnd, ports_to_json
 from dragoman.launch.host_connections import ReadyHost
 from dragoman.launch.hosts import Host, LaunchPlan
 from dragoman.run.files import write_text

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -270,7 +269,6 @@ class HostFacts:
     code: str
     """Hash of the package's source files: two clones may have the same version but different code."""
     torch: str
-    python: str
     num_cores: int
     num_gpus: int
     data: str | None
@@ -312,7 +310,6 @@ def gather_facts(run: RunFolder, prepared: Path, token: str) -> HostFacts:
         dragoman=dragoman.__version__,
         code=code_fingerprint(),
         torch=version("torch"),
-        python=sys.version.split()[0],
         num_cores=num_physical_cores(),
         num_gpus=count_gpus(),
         data=data_fingerprint(prepared),

@@ -12,8 +12,8 @@ from dragoman.launch.connection import EarlyProgram
 from dragoman.launch.hosts import LaunchPlan, Placement, save_placement
 from dragoman.launch.supervision import supervise
 from dragoman.launch.terminal import erase_progress, print_message
-from dragoman.launch.worker_count import place_on_cores
-from dragoman.model.shape import count_parameters, resolve_shape
+from dragoman.launch.worker_count import place_on_cores, planned_shape
+from dragoman.model.shape import count_parameters
 from dragoman.run.checkpoints import AverageOf
 from dragoman.run.commands import command_for, shell_path
 from dragoman.run.config import Settings, load_settings
@@ -219,10 +219,6 @@ def kept_bytes(settings: Settings, num_machines: int = 1) -> int:
 
     With `auto`, as much as replicas that learn apart would need: which way is taken is known only after measuring.
     """
-    from dragoman.corpus.prepared_corpus import PreparedCorpus  # takes a while: this machine's program starts first
-
-    corpus = PreparedCorpus.open(settings.data.prepared)
-    shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
     keep = settings.checkpoints
     num_kept = keep.keep_last + keep.keep_best + 1
     if keep.average:
@@ -232,7 +228,7 @@ def kept_bytes(settings: Settings, num_machines: int = 1) -> int:
         own = own.model_copy(update={"strategy": "local"})
     plan = resolve_synchronisation(settings.model_copy(update={"synchronisation": own}), num_machines)
     num_bytes = BYTES_PER_PARAMETER + BYTES_PER_VALUE * (bool(keep.ema_decay) + plan.checkpoint_values)
-    return int(num_kept * num_bytes * count_parameters(shape))
+    return int(num_kept * num_bytes * count_parameters(planned_shape(settings)))
 
 
 def write_end_report(run: RunFolder, settings: Settings) -> None:

@@ -7,7 +7,7 @@ from dragoman.launch.hosts import Placement, count_gpus
 from dragoman.model.shape import ModelShape, activation_elements_per_token, count_parameters, resolve_shape
 from dragoman.run.config import Settings
 from dragoman.run.processes import available_memory, num_physical_cores
-from dragoman.run.units import format_bytes
+from dragoman.run.units import counted, format_bytes
 
 _PROCESS_BYTES = 600_000_000
 """Memory of a worker without a model: Python, torch and its libraries."""
@@ -45,13 +45,13 @@ def place_on_cores(placement: Placement, settings: Settings) -> tuple[Placement,
 def choose_num_workers(settings: Settings, num_gpus: int, num_cores: int, free_bytes: int) -> WorkerChoice:
     """Chooses one worker per GPU, or one per core as far as virtual workers and memory allow."""
     if num_gpus:
-        return WorkerChoice(num_gpus, f"{_count(num_gpus, 'worker')}, one per GPU.")
+        return WorkerChoice(num_gpus, f"{counted(num_gpus, 'worker')}, one per GPU.")
     needed = worker_bytes(settings)
     num_virtual = settings.training.virtual_workers
     num_fitting = max(1, int(_USED_SHARE * free_bytes / needed))
     num_workers = min(num_cores, num_virtual, num_fitting)
-    threads = f"of {_count(threads_per_worker(num_cores, num_workers), 'thread')} each"
-    workers = _count(num_workers, "worker")
+    threads = f"of {counted(threads_per_worker(num_cores, num_workers), 'thread')} each"
+    workers = counted(num_workers, "worker")
     if num_cores == 1:
         return WorkerChoice(1, "1 worker, because there is one core.")
     if num_workers == num_cores:
@@ -64,19 +64,20 @@ def choose_num_workers(settings: Settings, num_gpus: int, num_cores: int, free_b
 
 def worker_bytes(settings: Settings) -> float:
     """Estimates the memory of one worker, the first of which also copies its state for checkpoints."""
-    from dragoman.corpus.prepared_corpus import PreparedCorpus  # imports numpy: as late as possible
+    training = settings.training
+    return estimate_bytes(planned_shape(settings), training.global_batch_tokens / training.virtual_workers)
+
+
+def planned_shape(settings: Settings) -> ModelShape:
+    """Returns the shape of the model that a run will train."""
+    # Imports numpy: as late as possible, after the start of this machine's program.
+    from dragoman.corpus.prepared_corpus import PreparedCorpus
 
     corpus = PreparedCorpus.open(settings.data.prepared)
-    shape = resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
-    training = settings.training
-    return estimate_bytes(shape, training.global_batch_tokens / training.virtual_workers)
+    return resolve_shape(settings.model, corpus.source_vocab_size, corpus.target_vocab_size, corpus.is_joint)
 
 
 def estimate_bytes(shape: ModelShape, micro_batch_tokens: float) -> float:
     """Estimates the memory of a worker with this model and so many tokens on each side of a micro-batch."""
     state = count_parameters(shape) * (_STATE_BYTES_PER_PARAMETER + _COPY_BYTES_PER_PARAMETER)
     return _PROCESS_BYTES + state + activation_elements_per_token(shape) * micro_batch_tokens * _BYTES_PER_ACTIVATION
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"

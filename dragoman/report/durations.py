@@ -1,14 +1,14 @@
 """Durations and sums of money in words, the same everywhere in a report."""
 
-from dragoman.run.units import format_seconds
+from dragoman.run.units import counted, format_seconds
 
 
 def describe_hours(seconds: float) -> str:
     """Describes a duration in one unit: "57.4 hours"."""
     if seconds < 120:
-        return _counted(f"{seconds:.0f}", "second")
+        return counted(round(seconds), "second")
     if seconds < 2 * 3600:
-        return _counted(f"{seconds / 60:.0f}", "minute")
+        return counted(round(seconds / 60), "minute")
     return f"{seconds / 3600:,.1f} hours"
 
 
@@ -28,12 +28,3 @@ def format_briefly(seconds: float) -> str:
 def format_money(amount: float) -> str:
     """Formats a sum of money, whose currency is that of the price."""
     return f"a cost of {amount:,.2f}"
-
-
-def _counted(number: str, noun: str) -> str:
-    return f"{number} {noun}{'' if number == '1' else 's'}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun: "1 evaluation", "5 evaluations"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

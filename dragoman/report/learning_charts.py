@@ -17,7 +17,7 @@ _MAX_MARKS = 20
 
 def overview_charts(findings: Findings) -> list[Chart]:
     """Returns the learning curves of the first screen: losses, and the score of the translations."""
-    loss = _loss_chart(findings, "overview-loss", "Loss", [])
+    loss = _loss_chart(findings, "overview-loss", [])
     return [chart for chart in (loss, _overview_score(findings)) if chart is not None and chart.series]
 
 
@@ -25,14 +25,14 @@ def learning_charts(findings: Findings) -> list[Chart]:
     """Returns the charts of losses and scores, with their forecasts."""
     ahead = _forecast_series(findings.loss_forecast) if findings.loss_forecast is not None else []
     charts = [
-        _loss_chart(findings, "loss", "Loss", ahead),
+        _loss_chart(findings, "loss", ahead),
         _bleu_chart(findings),
         _other_score_chart(findings, "score"),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def _loss_chart(findings: Findings, key: str, title: str, ahead: Sequence[Series]) -> Chart | None:
+def _loss_chart(findings: Findings, key: str, ahead: Sequence[Series]) -> Chart | None:
     steps, losses = findings.dev_loss
     train_steps, train = curve(findings.evidence.train, "loss")
     if not len(steps) and not len(train_steps):
@@ -49,7 +49,7 @@ def _loss_chart(findings: Findings, key: str, title: str, ahead: Sequence[Series
     hidden = f" The first {_HIDDEN_SHARE:.0%} of the steps are not shown." if begin else ""
     note = f"Training loss is measured with dropout, dev loss without.{hidden}" if len(steps) and len(train) else ""
     shown = [each for each in series if len(each.x)]
-    return Chart(key, title, findings.evidence.step_noun, findings.loss_unit, shown, _marks(findings), note=note)
+    return Chart(key, "Loss", findings.evidence.step_noun, findings.loss_unit, shown, _marks(findings), note=note)
 
 
 def _marks(findings: Findings) -> list[Mark]:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dragoman.report.evidence import Evidence
+from dragoman.run.units import counted
 
 FEW_STEPS = 10
 """A model that made no more steps than this is as good as untrained."""
@@ -64,7 +65,7 @@ class RunProgress:
             return f"{self.steps_done:,} of {self.steps_planned:,} planned {self.unit}s ({self.percent})"
         if self.epochs_planned and self.epochs_done is not None:
             return f"{self.epochs_done:.3g} of {self.epochs_planned:g} planned epochs ({self.percent})"
-        return f"{self.steps_done:,} {self.unit}{'' if self.steps_done == 1 else 's'}"
+        return counted(self.steps_done, self.unit)
 
 
 def find_progress(evidence: Evidence, seconds_per_step: float | None) -> RunProgress:

@@ -6,7 +6,6 @@ becomes its default, so readers need no checks of their own.
 
 import tomllib
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -20,7 +19,7 @@ from pydantic import (
 )
 
 from dragoman.run.config import TrainingSettings
-from dragoman.run.files import read_json
+from dragoman.run.files import read_json_table
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import Count, ImportedFacts, ImportedFailure, ImportedLaunch, Number, Text, validate_known
 
@@ -96,7 +95,7 @@ def read_config(run: RunFolder) -> dict[str, Any]:
 
 def read_model_table(run: RunFolder, step: int) -> dict[str, Any]:
     """Returns the shape of the model in state.json of a checkpoint; empty where that is damaged."""
-    model = _read_table(run.checkpoint(step) / "state.json").get("model")
+    model = read_json_table(run.checkpoint(step) / "state.json").get("model")
     return model if isinstance(model, dict) else {}
 
 
@@ -139,7 +138,7 @@ class ImportedFile(_Table):
 
 def read_imported(run: RunFolder) -> ImportedFile | None:
     """Reads imported.json; None for our own runs."""
-    values = _read_table(run.imported)
+    values = read_json_table(run.imported)
     return ImportedFile.model_validate(values) if values else None
 
 
@@ -200,16 +199,7 @@ class CorpusFacts(_Table):
 
 def read_corpus_facts(run: RunFolder, prepared: str | None) -> CorpusFacts:
     """Reads the figures that the run recorded, or else those in the prepared corpus itself."""
-    values = _read_table(run.corpus_facts)
+    values = read_json_table(run.corpus_facts)
     if not values and prepared is not None:
-        values = _read_table(run.path / prepared / "manifest.json")
+        values = read_json_table(run.path / prepared / "manifest.json")
     return CorpusFacts.model_validate(values)
-
-
-def _read_table(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file; empty where the file is missing or damaged."""
-    try:
-        values = read_json(path)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}

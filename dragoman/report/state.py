@@ -5,11 +5,12 @@ import re
 from dragoman.diagnosis.divergence import FEWEST_LOSSES, Divergence
 from dragoman.diagnosis.wording import join_words
 from dragoman.report.content import Mood, RunState
-from dragoman.report.durations import counted, describe_hours, format_money
+from dragoman.report.durations import describe_hours, format_money
 from dragoman.report.findings import Findings
 from dragoman.report.nan_loss import NanLoss
 from dragoman.run.status import ALIVE_STATES
 from dragoman.run.summary import with_full_stop
+from dragoman.run.units import counted
 
 _SHORT_CAUSES = {
     "gpu ran out of memory": "out of GPU memory",

@@ -8,7 +8,7 @@ from dragoman.report.answers.learning import (
     is_schedule_over,
     what_more_would_bring,
 )
-from dragoman.report.durations import counted, describe_hours, format_briefly
+from dragoman.report.durations import describe_hours, format_briefly
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 from dragoman.report.scores import (
@@ -30,6 +30,7 @@ from dragoman.report.state import (
 )
 from dragoman.run.records import EvaluationRecord, ImportedLaunch
 from dragoman.run.summary import with_full_stop
+from dragoman.run.units import counted
 
 _CURVES_ONLY = ("TensorBoard", "CSV")
 """Sources that do not name the program that trained."""

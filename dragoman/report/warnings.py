@@ -5,7 +5,6 @@ import re
 from dragoman.diagnosis.network_estimate import gpu_mismatch
 from dragoman.diagnosis.wording import join_words
 from dragoman.report.content import ReportWarning
-from dragoman.report.durations import counted
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 from dragoman.report.nan_loss import is_about_nan, likely_causes
@@ -13,6 +12,7 @@ from dragoman.report.scores import describe_failed_scores, is_always_zero
 from dragoman.report.state import cause_of_death, describe_nan_cost
 from dragoman.run.records import ImportedFailure
 from dragoman.run.summary import with_full_stop
+from dragoman.run.units import counted
 
 _MAX_FAILURES = 5
 _MAX_MESSAGE = 110

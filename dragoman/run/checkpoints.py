@@ -9,7 +9,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman.run.errors import UsageError, UserError, describe_os_error
-from dragoman.run.files import LaterFormatError, read_json, require_known_format, sha256
+from dragoman.run.files import LaterFormatError, read_json, read_json_table, require_known_format, sha256
 from dragoman.run.folder import RunFolder, checkpoint_step
 
 if TYPE_CHECKING:
@@ -130,18 +130,12 @@ def is_trained_on(checkpoint: Path, fingerprint: str) -> bool:
 
 def is_state_readable(checkpoint: Path) -> bool:
     """Whether state.json tells if its step was evaluated."""
-    try:
-        return "evaluation" in read_json(checkpoint / STATE_FILE)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
+    return "evaluation" in read_json_table(checkpoint / STATE_FILE)
 
 
 def _read_from_state(checkpoint: Path, key: str) -> Any:
     """Reads one value of state.json; None if it cannot be read."""
-    try:
-        return read_json(checkpoint / STATE_FILE)[key]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+    return read_json_table(checkpoint / STATE_FILE).get(key)
 
 
 # The best ones

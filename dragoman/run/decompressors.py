@@ -3,10 +3,12 @@
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from io import RawIOBase
+from typing import Any, Protocol
 
+COMPRESSION_ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 # Four times what xz -9 needs, and what zstd --ultra -22 needs.
 _MAX_XZ_MEMORY_BYTES = 2**28
 MAX_ZSTD_WINDOW_BYTES = 2**27
@@ -122,3 +124,21 @@ CODECS = (
 def find_codec(head: bytes) -> Codec | None:
     """Finds the kind of compression by the first bytes of a file; None for a file that is not compressed."""
     return next((codec for codec in CODECS if head.startswith(codec.magics)), None)
+
+
+class ChunkStream(RawIOBase):
+    """Makes a file object of chunks, for libraries that want to read one."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = filter(None, chunks), memoryview(b"")
+
+    def readable(self) -> bool:
+        """Returns True, as file objects must."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer with what is left of the current chunk, or with the next one."""
+        self._rest = self._rest or memoryview(next(self._chunks, b""))
+        num_bytes = min(len(buffer), len(self._rest))
+        buffer[:num_bytes], self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
+        return num_bytes

@@ -158,6 +158,15 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def read_json_table(path: Path) -> dict[str, Any]:
+    """Reads one JSON object; empty where the file is missing, damaged or something else."""
+    try:
+        values = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
 class LaterFormatError(UserError):
     """The file was written by a later version of this program."""
 

@@ -304,17 +304,15 @@ def parse_record(line: str | bytes) -> Record | None:
     return validate(record_type, values)
 
 
-def parse_records(lines: Iterable[str], refused: list[str] | None = None) -> Iterator[Record]:
-    """Yields the records among lines; why others were refused is added to the list, with the line's number."""
-    for number, line in enumerate(lines, start=1):
+def parse_records(lines: Iterable[str]) -> Iterator[Record]:
+    """Yields the records among lines; others are skipped."""
+    for line in lines:
         try:
             record = parse_record(line)
-        except RefusedLineError as error:
-            if refused is not None:
-                refused.append(f"line {number:,}: {error}")
-        else:
-            if record is not None:
-                yield record
+        except RefusedLineError:
+            continue
+        if record is not None:
+            yield record
 
 
 def records_of(records: Iterable[Record], record_type: type[AnyRecord]) -> list[AnyRecord]:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -76,11 +76,11 @@ class RunStatus:
     """The launcher's machine since it was switched on: several machines may have one name."""
 
     @classmethod
-    def starting(cls, num_steps: int, num_workers: int, hosts: Sequence[HostStatus] = ()) -> Self:
+    def starting(cls, num_steps: int, num_workers: int) -> Self:
         """Builds the first status of a run that this process launches."""
         now = time.time()
         host, pid = socket.gethostname(), os.getpid()
-        return cls("starting", now, host, pid, now, 0, num_steps, num_workers, tuple(hosts), boot_id=_own_boot_id())
+        return cls("starting", now, host, pid, now, 0, num_steps, num_workers, boot_id=_own_boot_id())
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""

@@ -4,7 +4,7 @@ The number of replicas belongs to the run, as virtual workers do: it is decided 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from dragoman.run.config import Settings, SynchronisationSettings, TrainingSettings
@@ -186,8 +186,3 @@ def is_allowed(strategy: str, settings: Settings) -> bool:
     except UsageError:
         return False
     return True
-
-
-def with_reason(chosen: Synchronisation, reason: str) -> Synchronisation:
-    """Adds why it was chosen."""
-    return replace(chosen, reason=reason)

@@ -104,6 +104,11 @@ def format_duration(seconds: float) -> str:
     return f"{days:,} {name} {hours} h" if hours and days < _DAYS_WITH_HOURS else f"{days:,} {name}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: "1 evaluation", "5 evaluations"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_figure(pattern: str, value: float | None) -> str:
     """Formats a figure with a pattern such as "{:.2f} s"; empty if it is not known."""
     return "" if value is None else pattern.format(value)

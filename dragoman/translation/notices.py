@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.run.units import counted
 
 Say = Callable[[str], None]
 _MAX_LINES_SHOWN = 10
@@ -56,7 +57,7 @@ class UnknownCharacters:
         num_more = len(self._first_lines) - len(shown)
         more = f" and {num_more:,} more" if num_more else ""
         return (
-            f"{_count(len(self._first_lines), 'character')} on {_count(self._num_lines, 'line')} of {where} "
+            f"{counted(len(self._first_lines), 'character')} on {counted(self._num_lines, 'line')} of {where} "
             f"{'is' if len(self._first_lines) == 1 else 'are'} not in the model's vocabulary: {examples}{more}. "
             f"{consequence}"
         )
@@ -115,7 +116,3 @@ def _name(character: str) -> str:
     code = f"U+{ord(character):04X}"
     is_visible = character.isprintable() and not unicodedata.category(character).startswith("M")
     return f"{character} {code}" if is_visible else code
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

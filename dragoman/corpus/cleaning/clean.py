@@ -53,7 +53,7 @@ _CONTROL = re.compile(
 
 
 def build_checks(rules: Rules) -> list[tuple[str, Check]]:
-    """Returns the filters of `rules.order()` as functions, by name, in that order."""
+    """Returns the filters for single pairs that are on, by name: fast ones first, so that slow ones see less text."""
     num_words = _num_words_if_normalised if rules.normalise else _num_words
     checks: list[tuple[str, Check]] = []
     if rules.empty:
@@ -207,7 +207,7 @@ class CleanBlock:
 def clean_block(
     block_sources: Sequence[str], block_targets: Sequence[str], rules: Rules, place_of: Callable[[int], str]
 ) -> CleanBlock:
-    """Normalises and filters pairs; a dropped pair counts for the first filter of `rules.order()` that it fails.
+    """Normalises and filters pairs; a dropped pair counts for the first filter of `build_checks` that it fails.
 
     `place_of` returns the place of the pair with an index, e.g. "my.en, line 12". Filters that need the whole corpus
     (duplicates, near_duplicates, overlap) are not applied here.

@@ -67,10 +67,6 @@ class CleaningAccount:
                 lines += ["", f"## {name}", "", *_fenced(found.examples)]
         return "\n".join(lines) + "\n"
 
-    def table_lines(self) -> list[str]:
-        """Returns the counts as lines for the terminal: a table, then the first pairs that each filter dropped."""
-        return table_lines(self.record())
-
     def why_nothing_is_left(self) -> str:
         """Returns the message for a text of which no pair was kept, with the filters that dropped most."""
         if not self.num_read:
@@ -141,7 +137,7 @@ def _filter_entries(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def table_lines(record: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of `CleaningAccount.table_lines` for the result of `CleaningAccount.record`."""
+    """Returns lines for the terminal: a table, then the first pairs that each filter dropped."""
     rows = [("filter", "pairs dropped", "share"), *map(_row, _filter_entries(record))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = [

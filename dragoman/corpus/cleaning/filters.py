@@ -39,22 +39,6 @@ def split_languages(languages: str) -> tuple[str, str]:
     return language_code(source), language_code(target)
 
 
-# In the order in which they are applied: fast ones first, so that the slow ones see less text.
-PAIR_FILTERS = (
-    "empty",
-    "reserved_characters",
-    "control_characters",
-    "length_words",
-    "length_characters",
-    "length_ratio",
-    "identical",
-    "script",
-    "language",
-    "numbers",
-)
-# These need the whole corpus, not one pair.
-CORPUS_FILTERS = ("overlap", "duplicates", "near_duplicates", "held_out")
-
 _NONE: dict[str, Any] = {"empty": True}
 _MOSES = _NONE | {"length_words": (1, 80), "length_ratio": 9.0}
 _STANDARD = _MOSES | {
@@ -100,10 +84,6 @@ class Rules:
     def is_on(self, name: str) -> bool:
         """Whether the filter drops pairs."""
         return getattr(self, name) not in (None, False)
-
-    def order(self) -> list[str]:
-        """Returns the filters that are on and look at single pairs, in the order they are applied."""
-        return [name for name in PAIR_FILTERS if self.is_on(name)]
 
 
 def resolve_rules(settings: PrepareSettings) -> Rules:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from dragoman.corpus.formats.compression import NoteBytes
 from dragoman.run.errors import UserError
 
 
@@ -19,6 +20,15 @@ class Unreadable(Exception):  # noqa: N818 - BadLines decides whether it becomes
 
 AddBadLine = Callable[[Path, int, Unreadable], None]
 """(file, line number, problem): how the readers report a bad line."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a text are read, and who is told about it."""
+
+    max_expansion: int
+    add_bad_line: AddBadLine
+    note_bytes: NoteBytes
 
 
 @dataclass(frozen=True)

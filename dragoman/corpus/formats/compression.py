@@ -22,7 +22,6 @@ from dragoman.run.input_files import open_input
 CHUNK_BYTES = 2**20
 ALWAYS_ALLOWED_BYTES = 64 * 2**20
 DEFAULT_MAX_EXPANSION = 200
-COMPRESSION_ENDINGS = (".gz", ".xz", ".zst", ".bz2")
 
 _RAW_BYTES = 2**16
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import AnyStr
 
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, AddBadLine, Block, Unreadable, decode_sentence, too_long
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block, Reading, Unreadable, decode_sentence, too_long
 from dragoman.corpus.formats.compression import DEFAULT_MAX_EXPANSION, NoteBytes, note_nothing, read_content
 from dragoman.run.errors import UserError
 
@@ -167,10 +167,10 @@ def _split(text: AnyStr, end: AnyStr) -> list[AnyStr]:
 class TextFile:
     """Reads one file line by line; the first bad line is an error."""
 
-    def __init__(self, path: Path, max_expansion: int = DEFAULT_MAX_EXPANSION) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.num_lines = 0
-        self._reader = LineReader(path, max_expansion)
+        self._reader = LineReader(path, DEFAULT_MAX_EXPANSION)
 
     def __iter__(self) -> Iterator[str]:
         for lines in self._reader.chunks():
@@ -188,8 +188,8 @@ class TextFile:
 class _Side:
     """The lines of one file, which can be taken in any number."""
 
-    def __init__(self, path: Path, max_expansion: int, note_bytes: NoteBytes) -> None:
-        self.reader = LineReader(path, max_expansion, note_bytes=note_bytes)
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self.reader = LineReader(path, reading.max_expansion, note_bytes=reading.note_bytes)
         self.faults: dict[int, Unreadable] = {}
         self._chunks = self.reader.chunks()
         self._texts: list[str] = []
@@ -218,12 +218,9 @@ class PlainReader:
 
     what = "line"
 
-    def __init__(
-        self, source: Path, target: Path, max_expansion: int, add_bad_line: AddBadLine, note_bytes: NoteBytes
-    ) -> None:
-        self._source = _Side(source, max_expansion, note_bytes)
-        self._target = _Side(target, max_expansion, note_bytes)
-        self._add_bad_line = add_bad_line
+    def __init__(self, source: Path, target: Path, reading: Reading) -> None:
+        self._source, self._target = _Side(source, reading), _Side(target, reading)
+        self._add_bad_line = reading.add_bad_line
 
     def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad line between them."""

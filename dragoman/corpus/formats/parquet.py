@@ -7,14 +7,14 @@ from typing import IO, Any
 
 from dragoman.corpus.formats.blocks import (
     MAX_LINE_BYTES,
-    AddBadLine,
     Block,
+    Reading,
     Unreadable,
     decode_sentence,
     join_lines,
     too_long,
 )
-from dragoman.corpus.formats.compression import NoteBytes, check_expansion, expansion_as_user_error, open_seekable
+from dragoman.corpus.formats.compression import check_expansion, expansion_as_user_error, open_seekable
 from dragoman.corpus.formats.tsv_and_jsonl import (
     SIDE_KEYS,
     TRANSLATION_KEY,
@@ -38,23 +38,14 @@ class ParquetReader:
 
     what = "row"
 
-    def __init__(
-        self,
-        path: Path,
-        languages: Languages | None,
-        max_expansion: int,
-        add_bad_line: AddBadLine,
-        note_bytes: NoteBytes,
-    ) -> None:
-        self._path, self._max_expansion = path, max_expansion
-        self._languages = languages
-        self._add_bad_line, self._note_bytes = add_bad_line, note_bytes
+    def __init__(self, path: Path, languages: Languages | None, reading: Reading) -> None:
+        self._path, self._languages, self._reading = path, languages, reading
         self._notices: list[str] = []
 
     def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad row between them."""
         pyarrow = _import_pyarrow()
-        with open_seekable(self._path, self._max_expansion) as file:
+        with open_seekable(self._path, self._reading.max_expansion) as file:
             try:
                 yield from self._read_rows(file)
             except (pyarrow.ArrowException, OSError) as problem:
@@ -79,11 +70,11 @@ class ParquetReader:
         for batch in _read_batches(file, table, columns):
             sides = [_values(batch, column) for column in columns]
             num_text_bytes += sum(len(value) for side in sides for value in side if value)
-            with expansion_as_user_error(self._path, self._max_expansion):
-                check_expansion(num_text_bytes, num_bytes, self._max_expansion)
+            with expansion_as_user_error(self._path, self._reading.max_expansion):
+                check_expansion(num_text_bytes, num_bytes, self._reading.max_expansion)
             yield from self._pairs(number, columns, sides)
             number += batch.num_rows
-            self._note_bytes(num_bytes * batch.num_rows // table.metadata.num_rows)
+            self._reading.note_bytes(num_bytes * batch.num_rows // table.metadata.num_rows)
 
     def _choose_columns(self, schema: Any) -> tuple[ColumnPath, ColumnPath]:
         source, target = self._find_columns(schema)
@@ -126,8 +117,8 @@ class ParquetReader:
             for chunk in map(group.column, range(group.num_columns))
             if chunk.path_in_schema in names
         )
-        with expansion_as_user_error(self._path, self._max_expansion):
-            check_expansion(num_bytes, num_file_bytes, self._max_expansion)
+        with expansion_as_user_error(self._path, self._reading.max_expansion):
+            check_expansion(num_bytes, num_file_bytes, self._reading.max_expansion)
 
     def _pairs(
         self, number: int, columns: tuple[ColumnPath, ColumnPath], sides: list[list[bytes | None]]
@@ -138,7 +129,7 @@ class ParquetReader:
             try:
                 source, target = _sentence(source_value, source_name), _sentence(target_value, target_name)
             except Unreadable as fault:
-                self._add_bad_line(self._path, number, fault)
+                self._reading.add_bad_line(self._path, number, fault)
                 yield run
                 run = Block(number + 1, [], [])
             else:

@@ -6,13 +6,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
-from dragoman.corpus.formats.blocks import BadLines, Block, Unreadable, cut_blocks
-from dragoman.corpus.formats.compression import COMPRESSION_ENDINGS
+from dragoman.corpus.formats.blocks import BadLines, Block, Reading, Unreadable, cut_blocks
 from dragoman.corpus.formats.lines import PlainReader
 from dragoman.corpus.formats.parquet import ParquetReader
 from dragoman.corpus.formats.tmx import TmxReader
 from dragoman.corpus.formats.tsv_and_jsonl import JsonlReader, Languages, TsvReader
 from dragoman.corpus.settings import Format, SubwordSetting, TextSettings
+from dragoman.run.decompressors import COMPRESSION_ENDINGS
 from dragoman.run.errors import UsageError, UserError
 
 _SAMPLE_LINES = 1000
@@ -88,19 +88,19 @@ class ParallelText:
         return messages
 
     def _build_reader(self, languages: Languages | None, max_expansion: int) -> PairReader:
-        settings, add, note = self._settings, self._add_bad_line, self._note_bytes
+        settings, reading = self._settings, Reading(max_expansion, self._add_bad_line, self._note_bytes)
         if settings.source is not None and settings.target is not None:
-            return PlainReader(settings.source, settings.target, max_expansion, add, note)
+            return PlainReader(settings.source, settings.target, reading)
         assert settings.file is not None, "TextSettings has either two files or one"
         match settings.format or format_of(settings.file):
             case "tsv":
-                return TsvReader(settings.file, settings.columns, max_expansion, add, note)
+                return TsvReader(settings.file, settings.columns, reading)
             case "jsonl":
-                return JsonlReader(settings.file, languages, max_expansion, add, note)
+                return JsonlReader(settings.file, languages, reading)
             case "tmx":
-                return TmxReader(settings.file, languages, max_expansion, add, note)
+                return TmxReader(settings.file, languages, reading)
             case "parquet":
-                return ParquetReader(settings.file, languages, max_expansion, add, note)
+                return ParquetReader(settings.file, languages, reading)
             case "plain":
                 raise UsageError(f"{settings.file}: plain text is two files; set source and target instead of file.")
 

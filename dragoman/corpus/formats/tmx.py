@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, AddBadLine, Block, Unreadable, check_sentence
-from dragoman.corpus.formats.compression import NoteBytes, read_content
+from dragoman.corpus.formats.blocks import MAX_LINE_BYTES, Block, Reading, Unreadable, check_sentence
+from dragoman.corpus.formats.compression import read_content
 from dragoman.corpus.formats.tsv_and_jsonl import (
     Languages,
     ask_for_languages,
@@ -62,17 +62,8 @@ class TmxReader:
 
     what = "unit"
 
-    def __init__(
-        self,
-        path: Path,
-        languages: Languages | None,
-        max_expansion: int,
-        add_bad_line: AddBadLine,
-        note_bytes: NoteBytes,
-    ) -> None:
-        self._path, self._max_expansion = path, max_expansion
-        self._languages = languages
-        self._add_bad_line, self._note_bytes = add_bad_line, note_bytes
+    def __init__(self, path: Path, languages: Languages | None, reading: Reading) -> None:
+        self._path, self._languages, self._reading = path, languages, reading
         self._notices: list[str] = []
         self._header_language: str | None = None
         self._num_units = 0
@@ -88,7 +79,7 @@ class TmxReader:
     def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad unit between them."""
         num_fed_bytes = 0
-        for content in read_content(self._path, self._max_expansion, self._note_bytes):
+        for content in read_content(self._path, self._reading.max_expansion, self._reading.note_bytes):
             self._feed(content)
             num_fed_bytes += len(content)
             if num_fed_bytes - self._parser.CurrentByteIndex > _MAX_MARKUP_BYTES:
@@ -188,7 +179,7 @@ class TmxReader:
             source, target = self._pair(unit)
         except Unreadable as fault:
             reason = f"{fault.reason} (line {unit.line:,})"
-            self._add_bad_line(self._path, unit.number, Unreadable(reason, fault.advice))
+            self._reading.add_bad_line(self._path, unit.number, Unreadable(reason, fault.advice))
             self._finished.append(Block(unit.number + 1, [], []))
         else:
             self._finished[-1].sources.append(source)

@@ -12,10 +12,10 @@ from dragoman.corpus.formats.blocks import (
     SAFE_CHARACTERS,
     AddBadLine,
     Block,
+    Reading,
     Unreadable,
     check_sentence,
 )
-from dragoman.corpus.formats.compression import NoteBytes
 from dragoman.corpus.formats.lines import LineReader, Lines
 from dragoman.run.errors import UserError
 
@@ -61,9 +61,9 @@ ParseAll = Callable[[list[str]], tuple[list[str], list[str]] | None]
 """Returns the sources and targets of all lines, or None if they must be parsed one by one; the fast path."""
 
 
-def _open_records(path: Path, max_expansion: int, note_bytes: NoteBytes) -> LineReader:
+def _open_records(path: Path, reading: Reading) -> LineReader:
     """Returns a reader for a file of records."""
-    return LineReader(path, max_expansion, MAX_RECORD_BYTES, note_bytes)
+    return LineReader(path, reading.max_expansion, MAX_RECORD_BYTES, reading.note_bytes)
 
 
 def read_records(
@@ -105,15 +105,13 @@ class TsvReader:
 
     what = "line"
 
-    def __init__(
-        self, path: Path, columns: tuple[int, int], max_expansion: int, add_bad_line: AddBadLine, note_bytes: NoteBytes
-    ) -> None:
-        self._lines = _open_records(path, max_expansion, note_bytes)
+    def __init__(self, path: Path, columns: tuple[int, int], reading: Reading) -> None:
+        self._lines = _open_records(path, reading)
         self._columns = columns
         self._source_index, self._target_index = columns[0] - 1, columns[1] - 1
         # Columns after the last one that is needed are not split.
         self._max_splits = max(columns)
-        self._add_bad_line = add_bad_line
+        self._add_bad_line = reading.add_bad_line
 
     def runs(self) -> Iterator[Block]:
         """Yields runs of pairs without a bad line between them."""
@@ -165,17 +163,10 @@ class JsonlReader:
 
     what = "line"
 
-    def __init__(
-        self,
-        path: Path,
-        languages: Languages | None,
-        max_expansion: int,
-        add_bad_line: AddBadLine,
-        note_bytes: NoteBytes,
-    ) -> None:
-        self._lines = _open_records(path, max_expansion, note_bytes)
+    def __init__(self, path: Path, languages: Languages | None, reading: Reading) -> None:
+        self._lines = _open_records(path, reading)
         self._languages = languages
-        self._add_bad_line = add_bad_line
+        self._add_bad_line = reading.add_bad_line
         self._notices: list[str] = []
 
     def runs(self) -> Iterator[Block]:

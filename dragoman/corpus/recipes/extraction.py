@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from html import unescape
-from io import BufferedReader, RawIOBase
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 from dragoman.corpus.formats.compression import (
     CHUNK_BYTES,
-    COMPRESSION_ENDINGS,
     DEFAULT_MAX_EXPANSION,
     ContentReader,
     TooLargeError,
@@ -25,7 +24,7 @@ from dragoman.corpus.formats.compression import (
     note_nothing,
 )
 from dragoman.corpus.recipes.index import Dataset
-from dragoman.run.decompressors import DamagedError
+from dragoman.run.decompressors import COMPRESSION_ENDINGS, ChunkStream, DamagedError
 from dragoman.run.files import write_then_rename
 
 MAX_LINE_BYTES = 2**23
@@ -142,29 +141,11 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
     return iter(partial(file.read, CHUNK_BYTES), b"")
 
 
-class _ChunkFile(RawIOBase):
-    """Makes a file of chunks, for tarfile."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        self._rest = self._rest or memoryview(next(self._chunks, b""))
-        num_bytes = min(len(buffer), len(self._rest))
-        buffer[:num_bytes] = self._rest[:num_bytes]
-        self._rest = self._rest[num_bytes:]
-        return num_bytes
-
-
 def _open_tar_members(path: Path, patterns: Sequence[str]) -> Iterator[Text]:
     """Yields members in one pass over the archive; links and devices are skipped."""
     num_found = dict.fromkeys(patterns, 0)
     with _open_content(path) as content:
-        file = BufferedReader(_ChunkFile(content))
+        file = BufferedReader(ChunkStream(content))
         # "r|" never seeks, which in a compressed file would mean to decompress it again.
         with tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:

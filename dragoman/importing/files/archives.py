@@ -12,7 +12,8 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dragoman.importing.files.unpacking import CHUNK_BYTES, ChunkStream, PackedFile, check_expansion
+from dragoman.importing.files.unpacking import CHUNK_BYTES, PackedFile, check_expansion
+from dragoman.run.decompressors import ChunkStream
 from dragoman.run.errors import UserError, describe_os_error
 
 ARCHIVE_ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")

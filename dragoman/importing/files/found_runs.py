@@ -10,10 +10,10 @@ from dragoman.importing.curves.curve_tags import SPLIT_FOLDERS, names_split
 from dragoman.importing.curves.table_layout import is_table
 from dragoman.importing.files.detection import LogFile, RunFiles, find_files, identify_log
 from dragoman.importing.files.same_run import Relation, Traits, begins_at_start, merge, relation_of, traits_of
-from dragoman.importing.files.unpacking import PACKED_ENDINGS
 from dragoman.importing.imported_run import MAX_LISTED, ImportedRun
 from dragoman.importing.run_reading import LogPart, count_repeated, read_curves, read_logs, read_states
 from dragoman.importing.trainers.huggingface import is_checkpoint_folder
+from dragoman.run.decompressors import COMPRESSION_ENDINGS
 from dragoman.run.errors import UserError
 
 KINDS = ("logs", "states", "events", "tables")
@@ -214,7 +214,7 @@ def _make_names_unique(runs: list[FoundRun]) -> None:
 
 def _name_of(path: Path) -> str:
     name = path.name
-    for ending in PACKED_ENDINGS:
+    for ending in COMPRESSION_ENDINGS:
         name = name.removesuffix(ending)
     return (name.rsplit(".", 1)[0] if "." in name.strip(".") and path.is_file() else name) or "imported"
 

@@ -3,15 +3,13 @@
 import lzma
 import zlib
 from collections.abc import Iterator
-from io import RawIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from dragoman.run.decompressors import Codec, DamagedError, find_codec
 from dragoman.run.errors import UserError, describe_os_error
 
 CHUNK_BYTES = 2**16
-PACKED_ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 ALWAYS_ALLOWED_BYTES = 64 * 2**20
 MAX_EXPANSION = 200
 """A log becomes 5 to 50 times as large; what expands further was made to fill memory or time."""
@@ -84,25 +82,3 @@ def _plain(file: IO[bytes], head: bytes) -> Iterator[bytes]:
     while head:
         yield head
         head = file.read(2**20)
-
-
-class ChunkStream(RawIOBase):
-    """Makes a file object of chunks, for libraries that want to read one."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, b""
-
-    def readable(self) -> bool:
-        """Returns True, as file objects must."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills the buffer with what is left of the current chunk, or with the next one."""
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)

@@ -18,11 +18,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from dragoman.run.checkpoints import (
-    MANIFEST_FILE,
-    OPTIONAL_FILES,
-    RESUME_FILES,
-)
+from dragoman.run.checkpoints import MANIFEST_FILE, OPTIONAL_FILES, RESUME_FILES
 from dragoman.run.errors import describe_os_error
 
 MODULE = "dragoman.launch.mirror.host_files"

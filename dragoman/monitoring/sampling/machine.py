@@ -15,14 +15,7 @@ from typing import Any, TypeVar
 import psutil
 
 from dragoman.monitoring.sampling.cores import CoreReader, read_core_times
-from dragoman.run.records import (
-    LARGEST_NUMBER,
-    CpuSample,
-    DiskSample,
-    InterfaceSample,
-    MemorySample,
-    ProgramLoad,
-)
+from dragoman.run.records import LARGEST_NUMBER, CpuSample, DiskSample, InterfaceSample, MemorySample, ProgramLoad
 
 Value = TypeVar("Value")
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from dragoman.report.content import Answer, Table
-from dragoman.report.durations import counted
 from dragoman.report.findings import Findings
 from dragoman.report.run_tables import CorpusFacts, SplitFacts
 from dragoman.run.folder import RunFolder
-from dragoman.run.units import format_bytes
+from dragoman.run.units import counted, format_bytes
 
 _TRAINING_SET = "How big is the training set, in MB and lines?"
 _CHECKPOINT_FILES = "What files make up a checkpoint?"

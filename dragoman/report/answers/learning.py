@@ -7,7 +7,7 @@ from dragoman.diagnosis.forecast import Forecast, Prospect, round_steps
 from dragoman.diagnosis.wording import join_words
 from dragoman.report.best_checkpoint import BY_LOSS
 from dragoman.report.content import Answer, Table
-from dragoman.report.durations import counted, describe_hours, format_briefly
+from dragoman.report.durations import describe_hours, format_briefly
 from dragoman.report.findings import Findings
 from dragoman.report.learning_charts import learning_charts
 from dragoman.report.nan_loss import NanLoss, likely_causes
@@ -24,6 +24,7 @@ from dragoman.report.state import (
 from dragoman.run.config import TrainingSettings
 from dragoman.run.schedule import build_schedule, decay_length
 from dragoman.run.summary import with_full_stop
+from dragoman.run.units import counted
 
 _TRAINED = "Is the model fully trained, and how can you tell?"
 FEWEST_EVALUATIONS = 5

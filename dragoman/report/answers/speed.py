@@ -7,12 +7,12 @@ from dragoman.diagnosis.network_estimate import BUSY_GPUS
 from dragoman.diagnosis.verdict import BUSY_SHARE, OTHER_PROGRAMS_NAME
 from dragoman.diagnosis.wording import PART_NAMES, format_step
 from dragoman.report.content import Answer, Chart, Mark, Series, Table
-from dragoman.report.durations import counted, describe_exactly, describe_hours
+from dragoman.report.durations import describe_exactly, describe_hours
 from dragoman.report.evidence import Evidence, curve, timed_records
 from dragoman.report.findings import Findings
 from dragoman.report.machines import Values
 from dragoman.report.time_use import PHASES
-from dragoman.run.units import format_seconds
+from dragoman.run.units import counted, format_seconds
 
 _DURATION = "How long did it take?"
 DEVICES = "Were the GPUs fully used?"

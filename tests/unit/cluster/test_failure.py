@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -119,4 +120,4 @@ def test_without_an_agent_nothing_is_written(monkeypatch, tmp_path):
 
 def test_a_failure_travels_as_json():
     failure = Failure(1, -9, 12.5, "b", "words", is_plain=True)
-    assert Failure(**json.loads(json.dumps(failure.to_json()))) == failure
+    assert Failure(**json.loads(json.dumps(asdict(failure)))) == failure

@@ -9,7 +9,8 @@ import pytest
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 
 from dragoman.corpus.prepared_corpus import PreparedCorpus
-from dragoman.evaluation.final_evaluation import FinalEvaluation, evaluate_run
+from dragoman.evaluation.final_evaluation import FinalEvaluation, evaluate_model, evaluate_run
+from dragoman.evaluation.judged_model import describe_run
 from dragoman.run.config import build_settings
 from dragoman.run.errors import UserError
 from dragoman.translation.loading import LoadedRun
@@ -42,10 +43,10 @@ def loaded_run(folder: Path, tokenizer: str = "auto", corpus: Any = None) -> Loa
     return LoadedRun(Copier(), settings, checkpoint)  # type: ignore[arg-type]
 
 
-def evaluate(run: LoadedRun, lines: list[str], **options: Any) -> FinalEvaluation:
+def evaluate(run: LoadedRun, lines: list[str]) -> FinalEvaluation:
     text = run.checkpoint.parent / "text"
     text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return evaluate_run(run, text, text, lambda _: None, **options)
+    return evaluate_run(run, text, text, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,9 @@ def test_text_in_another_script_is_scored_for_the_language_of_the_run(tmp_path):
 
 
 def test_an_option_replaces_the_tokenizer_of_the_run(tmp_path):
-    assert "|tok:intl" in evaluate(loaded_run(tmp_path, "char"), JAPANESE, tokenizer="intl").score.signature
+    run = loaded_run(tmp_path, "char")
+    model, test_set = describe_run(run), evaluate(run, JAPANESE).test_set
+    assert "|tok:intl" in evaluate_model(model, test_set, lambda _: None, tokenizer="intl").score.signature
 
 
 def test_a_missing_tokenizer_is_told_before_anything_is_translated(tmp_path, monkeypatch):

@@ -175,7 +175,6 @@ HERE = HostFacts(
     dragoman="0.1.0",
     code="c0de" * 16,
     torch="2.13.0",
-    python="3.11.7",
     num_cores=8,
     num_gpus=0,
     data="da7a" * 16,
@@ -240,7 +239,7 @@ def test_a_host_may_have_an_older_config_of_a_resumed_run():
 
 
 def test_hosts_may_differ_in_what_does_not_change_the_result():
-    assert problems(python="3.11.9", num_cores=2, num_gpus=0, hostname="other") == []
+    assert problems(num_cores=2, num_gpus=0, hostname="other") == []
 
 
 def test_missing_data_is_no_problem_if_it_is_sent():

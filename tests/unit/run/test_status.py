@@ -173,7 +173,7 @@ def test_a_file_that_another_machine_replaced_meanwhile_is_read_again(run, monke
 
 
 def test_changes_are_merged_and_written_at_once(run):
-    file = StatusFile(run, RunStatus.starting(100, 2, [HostStatus("h1", 2)]))
+    file = StatusFile(run, replace(RunStatus.starting(100, 2), hosts=(HostStatus("h1", 2),)))
     file.update(state="running", step=3)
     file.update(step=4)
     status = read_status(run)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.corpus.cleaning.clean import Dropped, Example
-from dragoman.corpus.cleaning.cleaning_account import FILTER_MEANINGS, CleaningAccount, dropped_message
+from dragoman.corpus.cleaning.cleaning_account import FILTER_MEANINGS, CleaningAccount, dropped_message, table_lines
 from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.corpus.settings import FilterSettings, PrepareSettings
 
@@ -108,13 +108,13 @@ def test_no_example_breaks_the_page(place, source, target):
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_no_example_controls_the_terminal(place, source, target):
-    lines = account_of(STANDARD, 3, empty=Dropped(1, [Example(place, source, target)])).table_lines()
+    lines = table_lines(account_of(STANDARD, 3, empty=Dropped(1, [Example(place, source, target)])).record())
     assert all(line.isprintable() for line in lines)
     assert max(map(len, lines)) <= 140
 
 
 def test_the_table_is_aligned():
-    lines = account_of(STANDARD, 1000, empty=dropped(500, "1", "2"), identical=dropped(1)).table_lines()
+    lines = table_lines(account_of(STANDARD, 1000, empty=dropped(500, "1", "2"), identical=dropped(1)).record())
     table = lines[: len(FILTER_MEANINGS)]  # a header, and a row for each but held_out
     assert table[:2] == [
         "filter               pairs dropped    share",
@@ -134,7 +134,7 @@ def test_pairs_beside_the_held_out_sets_are_not_called_dropped():
     account = account_of(STANDARD, 100, empty=dropped(5), held_out=dropped(12, "3"))
     left_out = "12 pairs share a sentence with the pairs held out for dev and test; training leaves them out."
     assert dropped_message(account.record()) == f"Cleaning dropped 5 of 100 pairs (empty 5). {left_out}"
-    page, lines = account.markdown(), account.table_lines()
+    page, lines = account.markdown(), table_lines(account.record())
     assert f"\n\n{left_out}\n" in page
     assert "| held_out |" not in page
     assert left_out in lines
@@ -151,7 +151,7 @@ def test_pairs_beside_the_held_out_sets_are_not_called_dropped():
 
 def test_long_places_keep_their_end():
     example = Example("/a/very/long" * 10 + "/my.en, line 12", "a" * 200, "\x1b[31mred")
-    line = account_of(STANDARD, 3, empty=Dropped(1, [example])).table_lines()[-1]
+    line = table_lines(account_of(STANDARD, 3, empty=Dropped(1, [example])).record())[-1]
     assert "/my.en, line 12: aaa" in line
     assert "a… ||| \\x1b[31mred" in line
 

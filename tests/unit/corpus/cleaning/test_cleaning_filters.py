@@ -4,7 +4,7 @@ import pytest
 
 from dragoman.corpus.cleaning.clean import build_checks
 from dragoman.corpus.cleaning.cleaning_account import FILTER_MEANINGS
-from dragoman.corpus.cleaning.filters import CORPUS_FILTERS, PAIR_FILTERS, Rules, resolve_rules
+from dragoman.corpus.cleaning.filters import Rules, resolve_rules
 from dragoman.corpus.settings import FilterSettings, PrepareSettings
 from dragoman.run.errors import UsageError
 
@@ -25,6 +25,10 @@ def rules_of(cleaning="standard", languages=None, **filters) -> Rules:
     return resolve_rules(settings)
 
 
+def order_of(rules: Rules) -> list[str]:
+    return [name for name, _ in build_checks(rules)]
+
+
 @pytest.mark.parametrize(
     ("cleaning", "languages", "order", "of_corpus"),
     [
@@ -43,9 +47,8 @@ def rules_of(cleaning="standard", languages=None, **filters) -> Rules:
 )
 def test_presets(cleaning, languages, order, of_corpus):
     rules = rules_of(cleaning, languages)
-    assert rules.order() == order
-    assert [name for name, _ in build_checks(rules)] == order
-    assert [name for name in CORPUS_FILTERS if rules.is_on(name)] == of_corpus
+    assert order_of(rules) == order
+    assert [name for name in FILTER_MEANINGS if rules.is_on(name)] == [*order, *of_corpus]
 
 
 def test_thresholds_of_the_presets():
@@ -59,7 +62,7 @@ def test_changes_override_the_preset_in_both_directions():
     rules = rules_of("standard", length_words=(2, 250), length_ratio=False, identical=False, numbers=True)
     assert rules.length_words == (2, 250)
     assert rules.length_ratio is None
-    assert rules.order() == [
+    assert order_of(rules) == [
         "empty",
         "reserved_characters",
         "control_characters",
@@ -70,8 +73,9 @@ def test_changes_override_the_preset_in_both_directions():
 
 
 def test_every_setting_has_a_rule_and_every_rule_a_meaning():
-    assert set(FilterSettings.model_fields) | {"reserved_characters", "held_out"} == {*PAIR_FILTERS, *CORPUS_FILTERS}
-    assert tuple(FILTER_MEANINGS) == PAIR_FILTERS + CORPUS_FILTERS
+    assert set(FilterSettings.model_fields) | {"reserved_characters", "held_out"} == set(FILTER_MEANINGS)
+    every_pair_filter = order_of(rules_of("strict", "en-de"))
+    assert list(FILTER_MEANINGS) == [*every_pair_filter, "overlap", "duplicates", "near_duplicates", "held_out"]
 
 
 @pytest.mark.parametrize("changes", [{"script": 0.7}, {"language": 30}])
@@ -81,7 +85,7 @@ def test_filters_that_need_the_languages_say_so(changes):
 
 
 def test_turning_them_off_needs_no_languages():
-    assert rules_of("standard", script=False, language=False).order() == STANDARD
+    assert order_of(rules_of("standard", script=False, language=False)) == STANDARD
 
 
 @pytest.mark.parametrize("name", ["length_words", "length_characters"])
@@ -96,8 +100,8 @@ def test_languages_have_many_spellings(languages):
 
 
 def test_filters_that_know_neither_language_are_off():
-    assert rules_of(languages="qaa-qab").order() == STANDARD
-    assert rules_of(languages="qaa-de").order() == [*STANDARD, "script", "language"]
+    assert order_of(rules_of(languages="qaa-qab")) == STANDARD
+    assert order_of(rules_of(languages="qaa-de")) == [*STANDARD, "script", "language"]
 
 
 def test_normalise_is_passed_on():
