@@ -40,8 +40,9 @@ def answer_duration(findings: Findings) -> Answer:
     is_estimated = evidence.facts.clock == "reconstructed"
     if timed := findings.steps_of_mean_time:
         took = describe_hours(timed * (evidence.facts.mean_seconds_per_step or 0.0))
+        num_steps = counted(evidence.num_steps or 0, evidence.step_noun)
         answer = (
-            f"Not known exactly: the last {timed:,} of {counted(evidence.num_steps or 0, evidence.step_noun)} took {took}. At that speed all "
+            f"Not known exactly: the last {timed:,} of {num_steps} took {took}. At that speed all "
             f"took about {describe_hours(seconds)}{cost}."
         )
     else:
