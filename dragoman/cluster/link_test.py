@@ -10,10 +10,10 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import psutil
 
@@ -65,15 +65,6 @@ class LinkResult:
     def has_passed(self) -> bool:
         """Whether data arrived in both directions."""
         return self.stage == "passed"
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Builds a result from what `to_json` returned."""
-        return cls(**values)
 
 
 class LinkListeners:
