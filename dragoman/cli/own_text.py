@@ -21,7 +21,7 @@ from dragoman.run.files import write_text
 from dragoman.run.folder import RunFolder
 from dragoman.run.processes import num_cores
 from dragoman.run.progress import progress_bars
-from dragoman.run.records import EvaluationRecord, parse_records, records_of
+from dragoman.run.summary import read_evaluation_records
 from dragoman.run.units import SCORE_PATTERNS
 from dragoman.training.choose_settings import CorpusSize, Machine, choose_fine_tuning, choose_settings, describe_choices
 from dragoman.training.run_setup import create_run, require_free_folder
@@ -95,8 +95,7 @@ class _Chooser:
 def _tell_gain(run: RunFolder, say: Say) -> None:
     """Compares the first evaluation, before fine-tuning, with the best one."""
     best_by = load_settings(run.config).best_by
-    lines = run.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-    records = records_of(parse_records(line for line in lines if '"evaluation"' in line), EvaluationRecord)
+    records = read_evaluation_records(run)
     figures = [(value, record.step) for record in records if (value := record.number(best_by)) is not None]
     if not figures or figures[0][1] != 0:
         return

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 FOLDER_VARIABLE = "DRAGOMAN_HEARTBEATS"
 """Folder of the files below; a worker without it reports nothing."""
@@ -43,10 +42,6 @@ class Beat:
     process_state: str = "?"
     """Letter of the process state in Linux: R running, S sleeping, T stopped, D in a device wait, Z dead."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class WorkerEnd:
@@ -55,10 +50,6 @@ class WorkerEnd:
     reason: str
     """The name of a `StopReason` in lower case: steps, patience, time, cost, signal, request or host_back."""
     step: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return asdict(self)
 
 
 class _Heartbeat:
@@ -87,7 +78,7 @@ class _Heartbeat:
     def end(self, end: WorkerEnd) -> None:
         if self._end_path is not None:
             with self._end_path.open("r+b") as file:
-                file.write(json.dumps(end.to_json()).encode().ljust(_END_BYTES))
+                file.write(json.dumps(asdict(end)).encode().ljust(_END_BYTES))
 
 
 _heartbeat = _Heartbeat()

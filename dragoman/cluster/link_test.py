@@ -10,10 +10,10 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import psutil
 
@@ -66,15 +66,6 @@ class LinkResult:
         """Whether data arrived in both directions."""
         return self.stage == "passed"
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Builds a result from what `to_json` returned."""
-        return cls(**values)
-
 
 class LinkListeners:
     """Listens as a run will: at several ports of a range, or at one free port; answers who knows the secret."""
@@ -125,10 +116,10 @@ def check_link(addresses: Sequence[str], ports: Sequence[int], secret: str) -> L
     return _send_and_receive(address, ports[0], secret)
 
 
-def _greet(address: str, port: int, secret: str, segment_bytes: int | None = None) -> str | None:
+def _greet(address: str, port: int, secret: str) -> str | None:
     """Connects and exchanges the secret, which are small packets; returns why that failed."""
     try:
-        with _connect(address, port, segment_bytes) as connection:
+        with _connect(address, port) as connection:
             return None if introduce(connection, secret) else "another machine answers there"
     except TimeoutError:
         return "no answer"
@@ -147,7 +138,7 @@ def _most_telling(reasons: Sequence[str]) -> str:
     return (known or list(reasons) or ["it has no address"])[0]
 
 
-def _connect(address: str, port: int, segment_bytes: int | None) -> socket.socket:
+def _connect(address: str, port: int, segment_bytes: int | None = None) -> socket.socket:
     connection = socket.socket(socket.AF_INET6 if is_ipv6(address) else socket.AF_INET)
     try:
         if segment_bytes:

@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from dragoman.diagnosis.advice import advise, find_problems, predict_and_advise
 from dragoman.diagnosis.intervals import is_disturbed, typical_step
@@ -86,11 +86,6 @@ class StrategyEstimate:
     def to_json(self) -> dict[str, Any]:
         """Returns JSON values."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` returned."""
-        return cls(**{**values, "plan": Synchronisation.from_json(values["plan"])})
 
 
 def quality_cost(plan: Synchronisation) -> float:

@@ -326,7 +326,7 @@ class HostConnections:
         def try_peers(host: Host) -> dict[str, LinkResult]:
             peers = {other.name: peer for other, peer in listening.items() if other is not host}
             answer = self._ask(host, {"do": "reach", "peers": peers}, "reached", REACH_SECONDS)
-            return {name: LinkResult.from_json(result) for name, result in answer.items()}
+            return {name: LinkResult(**result) for name, result in answer.items()}
 
         with ThreadPoolExecutor(max_workers=32) as pool:
             return dict(zip((host.name for host in numbers), pool.map(try_peers, numbers), strict=True))

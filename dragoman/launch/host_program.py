@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -144,7 +145,7 @@ class HostProgram:
             results = pool.map(
                 lambda peer: check_link(peer["addresses"], peer["ports"], peer["secret"]), peers.values()
             )
-        return {"reached": {name: result.to_json() for name, result in zip(peers, results, strict=True)}}
+        return {"reached": {name: asdict(result) for name, result in zip(peers, results, strict=True)}}
 
     def _do_get_ready(self, request: Message) -> Message:
         """Ends the checks: frees the ports, begins to import torch, and returns the interface of the chosen address."""
@@ -222,7 +223,7 @@ class HostProgram:
         while True:
             time.sleep(BEAT_SECONDS)
             workers = self._workers
-            self._send({"beats": [beat.to_json() for beat in workers.beats()] if workers else []})
+            self._send({"beats": [asdict(beat) for beat in workers.beats()] if workers else []})
 
     def _send(self, message: Message) -> None:
         try:

@@ -26,7 +26,6 @@ from dragoman.report.run_tables import (
     CorpusFacts,
     ImportedFile,
     RecordedConfig,
-    read_config,
     read_corpus_facts,
     read_imported,
     read_model_table,
@@ -34,6 +33,7 @@ from dragoman.report.run_tables import (
 from dragoman.run.batch_growth import BatchGrowth
 from dragoman.run.config import ModelSettings
 from dragoman.run.errors import UserError
+from dragoman.run.files import read_toml_table
 from dragoman.run.folder import RunFolder
 from dragoman.run.records import (
     CheckpointRecord,
@@ -357,7 +357,7 @@ def read_evidence(run: RunFolder, known: StatedFacts | None = None) -> Evidence:
     refused = RefusedLines()
     records = list(thin_out(read_run_records(run, refused)))
     kept, restarts = without_repetitions(records)
-    config, imported = read_config(run), read_imported(run)
+    config, imported = read_toml_table(run.config), read_imported(run)
     train, train_steps, unseen_steps = train_intervals(records, kept, imported)
     evidence = Evidence(
         run=run,

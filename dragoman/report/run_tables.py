@@ -4,7 +4,6 @@ A run of another trainer has only some of these values, and files may be damaged
 becomes its default, so readers need no checks of their own.
 """
 
-import tomllib
 from functools import partial
 from typing import Annotated, Any
 
@@ -83,14 +82,6 @@ class RecordedConfig(_Table):
     evaluation: _EvaluationTable = _EvaluationTable()
     checkpoints: _CheckpointsTable = _CheckpointsTable()
     provenance: _ProvenanceTable = _ProvenanceTable()
-
-
-def read_config(run: RunFolder) -> dict[str, Any]:
-    """Returns the tables of config.toml; empty where it is missing or damaged."""
-    try:
-        return tomllib.loads(run.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
 
 
 def read_model_table(run: RunFolder, step: int) -> dict[str, Any]:

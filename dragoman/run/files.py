@@ -7,6 +7,7 @@ import json
 import math
 import os
 import select
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -165,6 +166,14 @@ def read_json_table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def read_toml_table(path: Path) -> dict[str, Any]:
+    """Reads a TOML file; empty where it is missing or damaged."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
 
 
 class LaterFormatError(UserError):

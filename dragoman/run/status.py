@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from dragoman.run.errors import UserError, describe_os_error
-from dragoman.run.files import write_json, write_text
+from dragoman.run.files import read_toml_table, write_json, write_text
 from dragoman.run.folder import LockHolder, RunFolder, is_locked, locked_error, open_run
 from dragoman.run.records import Count, Seconds, Text, number_or_none
 
@@ -361,9 +360,6 @@ def planned_training(run: RunFolder) -> dict[str, float]:
 
     Does not use `load_settings`: checking all settings takes longer than the rest of `dragoman status`.
     """
-    try:
-        table: Any = tomllib.loads(run.config.read_text(encoding="utf-8")).get("training")
-    except (OSError, ValueError, RecursionError):
-        return {}
+    table = read_toml_table(run.config).get("training")
     values = table if isinstance(table, dict) else {}
     return {key: number for key, value in values.items() if (number := number_or_none(value)) is not None}

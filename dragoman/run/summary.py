@@ -13,7 +13,15 @@ from dragoman.run.commands import resume_command
 from dragoman.run.errors import UserError, describe_os_error
 from dragoman.run.folder import RunFolder
 from dragoman.run.line_follower import LineFollower
-from dragoman.run.records import EvaluationRecord, Record, RefusedLineError, TrainRecord, parse_record, parse_records
+from dragoman.run.records import (
+    EvaluationRecord,
+    Record,
+    RefusedLineError,
+    TrainRecord,
+    parse_record,
+    parse_records,
+    records_of,
+)
 from dragoman.run.status import Observation, planned_training
 from dragoman.run.units import format_bytes, format_duration, format_figure
 
@@ -37,6 +45,16 @@ def _read_lines(run: RunFolder) -> list[str]:
         return run.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise UserError(f"{run.metrics} cannot be read: {describe_os_error(error)}.") from None
+
+
+def read_evaluation_records(run: RunFolder) -> list[EvaluationRecord]:
+    """Reads the evaluations in metrics.jsonl; none where it cannot be read."""
+    try:
+        lines = _read_lines(run)
+    except UserError:
+        return []
+    # Most lines are about steps; parsing all of them would take seconds.
+    return records_of(parse_records(line for line in lines if '"evaluation"' in line), EvaluationRecord)
 
 
 def last_records(lines: Iterable[str]) -> LastRecords:

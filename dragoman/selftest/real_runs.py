@@ -4,7 +4,6 @@ The runs are commands of their own, as a person would type them, on the reversal
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,6 @@ beam_size = 1
 [cluster]
 check = "never"
 """
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,6 @@ class RunsOfTest:
     """Workers of the second run on this machine; 1 where it has only one device."""
     hosts: str | None = None
     ssh_config: Path | None = None
-    say: Say | None = None
 
     @property
     def config(self) -> Path:
@@ -84,7 +81,7 @@ class RunsOfTest:
         }
         prepared = self.folder.absolute() / "prepared"
         options = files | {"cleaning": "none", "vocab_size": _VOCAB_SIZE}
-        prepare(*corpus.train, prepared, options=options, say=self.say)
+        prepare(*corpus.train, prepared, options=options)
         virtual_workers = max(2, self._placement.num_workers or 0)
         text = _CONFIG.format(prepared=prepared, num_steps=NUM_STEPS, virtual_workers=virtual_workers)
         self.config.write_text(text, encoding="utf-8")
@@ -127,7 +124,7 @@ class RunsOfTest:
         if placement.is_only_this_machine and self.num_workers < 2:
             return StageResult("skipped", "One worker exchanges nothing.")
         settings = load_settings(self.config, [])
-        result = check_machines(settings, placement, CHECK_SECONDS, self.say or (lambda _: None))
+        result = check_machines(settings, placement, CHECK_SECONDS, lambda _: None)
         if result.measured is None:
             return StageResult("failed", " ".join(result.problems) or "Nothing could be measured.")
         links = [link.to_json() for link in result.measured.links]
@@ -160,7 +157,6 @@ class RunsOfTest:
             run_dir=run.path,
             settings={"training.max_steps": max_steps},
             options={"resume": is_resumed, **(options or ({} if is_resumed else {"workers": 1}))},
-            say=self.say,
         )
         return run
 

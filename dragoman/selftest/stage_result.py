@@ -1,6 +1,6 @@
 """What one stage of the self-test found."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 State = Literal["passed", "warned", "failed", "skipped"]
@@ -14,7 +14,3 @@ class StageResult:
     """"warned": results are right, but slower or larger than planned; only "failed" fails the whole test."""
     why: str
     figures: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns JSON values."""
-        return asdict(self)

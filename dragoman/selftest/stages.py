@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def run_selftest(
         "python": platform.python_version(),
         "system": platform.platform(),
         "device": str(device),
-        "stages": {name: outcome.to_json() for name, outcome in outcomes.items()},
+        "stages": {name: asdict(outcome) for name, outcome in outcomes.items()},
     }
     write_json(folder / RESULT_FILE, result)
     return result

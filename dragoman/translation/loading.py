@@ -15,7 +15,8 @@ from dragoman.model.transformer import Transformer
 from dragoman.run.config import Settings, load_settings
 from dragoman.run.errors import UsageError, UserError
 from dragoman.run.folder import RunFolder, checkpoint_step, open_run
-from dragoman.run.records import EvaluationRecord, parse_records, records_of
+from dragoman.run.records import EvaluationRecord
+from dragoman.run.summary import read_evaluation_records
 from dragoman.run.units import SCORE_PATTERNS
 from dragoman.translation.chosen_weights import ChosenWeights, load_chosen_weights
 from dragoman.translation.notices import Say
@@ -61,13 +62,7 @@ class LoadedRun:
         return f"{score} on the dev set" + (f" ({evaluation.signature})" if is_signed else "")
 
     def _find_evaluation(self) -> EvaluationRecord | None:
-        run = RunFolder(self.checkpoint.parent.parent)
-        try:
-            lines = run.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return None
-        # Most lines are about steps; parsing all of them would take seconds.
-        records = records_of(parse_records(line for line in lines if '"evaluation"' in line), EvaluationRecord)
+        records = read_evaluation_records(RunFolder(self.checkpoint.parent.parent))
         return next((record for record in reversed(records) if record.step == self.step), None)
 
 

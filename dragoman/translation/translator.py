@@ -112,20 +112,9 @@ class LineTranslator:
         other._max_whole_subwords = usual_subwords
         return other
 
-    def translate(
-        self, lines: Sequence[str], progress: Callable[[int], None] | None = None, first_number: int = 1
-    ) -> list[str]:
-        """Returns the translations in the order of the lines; calls `progress` with the number of new lines done.
-
-        In notices, the first of the lines has the number `first_number`.
-        """
-        return [translation.text for translation in self.translate_with_scores(lines, progress, first_number)]
-
-    def translate_with_scores(
-        self, lines: Sequence[str], progress: Callable[[int], None] | None = None, first_number: int = 1
-    ) -> list[Translation]:
-        """Like `translate`, each translation with its score."""
-        return [best[0] for best in self.translate_lines([SourceLine(line) for line in lines], progress, first_number)]
+    def translate(self, lines: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        """Returns the translations in the order of the lines; calls `progress` with the number of new lines done."""
+        return [best[0].text for best in self.translate_lines([SourceLine(line) for line in lines], progress)]
 
     def translate_lines(
         self,
@@ -136,6 +125,8 @@ class LineTranslator:
     ) -> list[list[Translation]]:
         """Returns for each line its translations, best first; as many as the settings ask for, the translator's own
         if none are given.
+
+        In notices, the first of the lines has the number `first_number`.
         """
         translations = dict(self._translate_share(lines, 0, 1, progress, first_number, settings or self.settings))
         return [translations[index] for index in range(len(lines))]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 
 import pytest
 from free_ports import free_port, free_range
@@ -116,8 +117,8 @@ def test_a_range_without_enough_free_ports_frees_those_it_had():
 def test_a_result_is_sent_as_plain_values():
     with listening() as listeners:
         result = check_link([LOOPBACK], listeners.ports, SECRET)
-    again = LinkResult.from_json(result.to_json() | {"addresses": list(result.addresses)})
-    assert again.to_json() == result.to_json() | {"addresses": [LOOPBACK]}
+    again = LinkResult(**asdict(result) | {"addresses": list(result.addresses)})
+    assert asdict(again) == asdict(result) | {"addresses": [LOOPBACK]}
 
 
 # Ways that do not

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -202,10 +202,10 @@ def test_a_broadcast_to_one_other_rank_takes_as_long_as_an_all_reduce():
 # What is estimated
 
 
-def test_all_strategies_are_estimated_and_survive_json():
+def test_all_strategies_are_estimated_and_fit_into_json():
     found = estimate_strategies(measure(), settings_of())
     assert {each.plan.strategy for each in found} == set(QUALITY_COST)
-    assert [StrategyEstimate.from_json(json.loads(json.dumps(each.to_json()))) for each in found] == found
+    assert [json.loads(json.dumps(each.to_json())) for each in found] == [asdict(each) for each in found]
 
 
 def test_old_measurements_have_no_payloads():

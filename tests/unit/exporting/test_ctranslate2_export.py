@@ -17,7 +17,7 @@ from dragoman.exporting.source import ExportSource
 from dragoman.translation.ctranslate2_backend import CTranslate2Backend, vocabulary_entries
 from dragoman.translation.search import SearchSettings, SourceSegment
 from dragoman.translation.torch_search.torch_backend import TorchBackend
-from dragoman.translation.translator import LineTranslator
+from dragoman.translation.translator import LineTranslator, SourceLine
 
 MAX_POSITIONS = 128
 
@@ -63,7 +63,7 @@ def native(source: ExportSource) -> TorchBackend:
 
 def translate(source: ExportSource, backend, settings: SearchSettings):
     translator = LineTranslator(backend, source.source_tokenizer, source.target_tokenizer, settings, 64)
-    return translator.translate_with_scores(LINES)
+    return [best[0] for best in translator.translate_lines([SourceLine(line) for line in LINES])]
 
 
 def test_a_position_too_many_is_not_computed(tmp_path: Path):

@@ -4,7 +4,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -190,7 +190,7 @@ def beat_of(rank: int, **changes: Any) -> Beat:
 
 
 def beats(*of_ranks: Beat) -> dict[str, Any]:
-    return {"beats": [beat.to_json() for beat in of_ranks]}
+    return {"beats": [asdict(beat) for beat in of_ranks]}
 
 
 def ended(reason: str = "steps") -> dict[str, Any]:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -78,7 +79,7 @@ class FakeConnection:
                 first = request["ports"][0] if request["ports"] else 30_000 + ord(name[0])
                 return {"ports": [first], "addresses": [f"10.0.0.{ord(name[0])}"]}
             case "reach":
-                return {other: self._reach(other, peer).to_json() for other, peer in request["peers"].items()}
+                return {other: asdict(self._reach(other, peer)) for other, peer in request["peers"].items()}
             case "make_folder":
                 return not self.has_folder
             case "get_ready":

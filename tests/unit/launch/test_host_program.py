@@ -185,7 +185,7 @@ def test_it_listens_tries_other_hosts_and_frees_the_ports(host):
     right = {"addresses": [LOOPBACK], "ports": listening["ports"], "secret": SECRET}
     peers = {"right": right, "wrong": right | {"secret": "other"}, "closed": right | {"ports": [ports[2]]}}
     answer = host.ask({"do": "reach", "peers": peers}, "reached")
-    results = {name: LinkResult.from_json(result) for name, result in answer.items()}
+    results = {name: LinkResult(**result) for name, result in answer.items()}
     assert [results[name].has_passed for name in peers] == [True, False, False]
     assert results["wrong"].reason == "another machine answers there"
     assert results["closed"].reason == "connection refused"

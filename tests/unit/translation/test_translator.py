@@ -3,6 +3,7 @@
 import json
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from dragoman.translation.lines.segments import cut_at_words
 from dragoman.translation.loading import LoadedRun
 from dragoman.translation.search import SearchSettings
 from dragoman.translation.torch_search.torch_backend import TorchBackend, choose_num_workers
-from dragoman.translation.translator import LineTranslator
+from dragoman.translation.translator import LineTranslator, SourceLine, Translation
 
 SENTENCE = "the cat sat on a mat and saw two small dogs near an old green house by the river"
 WORDS = SENTENCE.split()
@@ -148,8 +149,12 @@ def test_training_goes_on_after_translating(model: Transformer, build) -> None:
     model.zero_grad()
 
 
+def best_of(translator: LineTranslator, lines: list[str], progress: Any = None) -> list[Translation]:
+    return [best[0] for best in translator.translate_lines([SourceLine(line) for line in lines], progress)]
+
+
 def test_scores_are_those_of_the_search(build) -> None:
-    translations = build(max_source_tokens=30).translate_with_scores([LINES[0], "", " ".join(WORDS * 4)])
+    translations = best_of(build(max_source_tokens=30), [LINES[0], "", " ".join(WORDS * 4)])
     assert translations[1].score == 0.0
     assert translations[0].score < 0
     assert translations[2].score < 0
@@ -166,16 +171,17 @@ def test_a_model_without_room_for_a_piece_is_refused(build) -> None:
 def test_several_processes_give_the_same_bits(build) -> None:
     lines = [*LINES, "", " ".join(WORDS * 3)]
     options = {"batch_tokens": 60, "max_source_tokens": 40}
-    alone = build(**options).translate_with_scores(lines)
+    alone = best_of(build(**options), lines)
     done: list[int] = []
-    assert build(**options, num_workers=3).translate_with_scores(lines, done.append) == alone
+    assert best_of(build(**options, num_workers=3), lines, done.append) == alone
     assert sum(done) == len(lines)
     assert len(done) > 3
 
 
 def test_line_numbers_of_notices_count_from_the_number_given(build) -> None:
     said: list[str] = []
-    build(max_source_tokens=30, say=said.append).translate(["a cat", " ".join(WORDS * 4)], first_number=2_001)
+    lines = [SourceLine("a cat"), SourceLine(" ".join(WORDS * 4))]
+    build(max_source_tokens=30, say=said.append).translate_lines(lines, first_number=2_001)
     assert said[0].startswith("Line 2,002 has ")
 
 
