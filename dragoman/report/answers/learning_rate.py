@@ -65,6 +65,8 @@ def answer_learning_rate(findings: Findings) -> Answer:
 
 def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
     """Tells the course of rates whose formula is not known: long and short."""
+    if len(values) == 1:
+        return f"Only one value was logged: {values[0]:.3e} at step {int(steps[0]):,}.", f"{values[0]:.2g}, once"
     top, last = values.max(), len(values) - 1
     if top - values.min() <= _SAME_RATE * top:
         is_falling = len(np.unique(values)) > _FEWEST_RATES and np.all(np.diff(values) <= 0)
