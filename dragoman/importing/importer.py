@@ -14,7 +14,7 @@ from typing import Any
 from dragoman import __version__
 from dragoman.importing.files.archives import Unpacked, unpack_archives
 from dragoman.importing.files.detection import STATE_NAME, RunFiles
-from dragoman.importing.files.found_runs import FoundRun, group_runs
+from dragoman.importing.files.found_runs import ABOUT_POINTERS, FoundRun, group_runs
 from dragoman.importing.imported_run import ImportedRun
 from dragoman.importing.log_text import clean_text, read_lines
 from dragoman.run.errors import UsageError, UserError, describe_os_error
@@ -22,6 +22,7 @@ from dragoman.run.files import write_json, write_text, write_then_rename
 from dragoman.run.folder import RunFolder, make_run_folder
 from dragoman.run.tables import dump_toml
 
+_MAX_NAMED = 3
 KNOWN_TRAINERS = "OpenSeq2Seq, fairseq, Marian, OpenNMT-py, Eole, JoeyNMT, HF Trainer, Sockeye, TensorBoard and CSV"
 
 
@@ -42,6 +43,9 @@ class FoundRuns:
         is_empty = run.is_empty and not any(failure.evidence for failure in run.failures)
         if is_empty and run.trainer == "unknown" and "has_unread_steps" not in run.facts:
             raise UserError(self.unpacked.rename(_not_understood(self.asked_for, found.paths)))
+        if is_empty and "logs" not in found.clusters and "steps_done" not in run.facts and not found.companions:
+            names = ", ".join(map(str, found.paths[:_MAX_NAMED]))
+            raise UserError(self.unpacked.rename(f"{names}: no loss and no score was found; the files may be damaged."))
         for archive in self.unpacked.cut:
             run.note(f"{archive} is cut off or damaged: what followed is missing.")
         _rename_sources(run, self.unpacked)
@@ -116,6 +120,8 @@ def _rename_sources(run: ImportedRun, unpacked: Unpacked) -> None:
 
 def _not_understood(asked_for: Sequence[Path], logs: Sequence[Path], files: RunFiles | None = None) -> str:
     where = ", ".join(map(str, asked_for))
+    if files is not None and files.is_empty and files.pointers:
+        return f"{files.pointers[0]} cannot be read: {ABOUT_POINTERS}"
     if files is not None and files.is_empty:
         held = f" Name an archive itself: {files.archives[0]}." if files.archives else ""
         return f"{where} holds neither a run nor a log, TensorBoard events, a CSV table or {STATE_NAME}.{held}"

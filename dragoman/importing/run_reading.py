@@ -191,7 +191,9 @@ def read_states(paths: Sequence[Path], run: ImportedRun) -> None:
         else:
             _take_exact_figures(state, run)
         run.sources.append(str(state))
-    for path in sorted(results) + sorted(metrics):
+    # Scores have no step of their own: what has steps comes first.
+    results.sort(key=lambda path: (huggingface.RESULT_NAMES.index(path.name.lower()), path))
+    for path in results + sorted(metrics):
         read = sockeye.read_metrics if path in metrics else huggingface.read_results
         read(path, run)
         run.sources.append(str(path))

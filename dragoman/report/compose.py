@@ -113,6 +113,7 @@ def collect_facts(findings: Findings) -> dict[str, Any]:
         "first_nan_step": evidence.first_nan_step,
         "diverged_after_step": findings.divergence.last_good_step if findings.divergence else None,
         "seconds": findings.wall_seconds,
+        "timed_steps": findings.steps_of_mean_time,
         "seconds_by_phase": None if use is None else use.seconds,
         "cost": findings.cost,
         "seconds_per_step": times.to_json() if times else {"mean": None, "median": None, "p95": None, "drift": None},

@@ -59,7 +59,7 @@ _FIGURE_WORDS = (
     (re.compile(r"bleu"), "bleu"),
     (re.compile(r"chrf"), "chrf"),
     (re.compile(r"\bter\b"), "ter"),
-    (re.compile(r"\b(?:rouge\w*|meteor|comet\w*|gleu|bertscore\w*|gen len)\b"), OTHER_SCORE),
+    (re.compile(r"\b(?:rouge\w*|meteor|comet\w*|gleu|bertscore\w*|gen len|wer|cer)\b"), OTHER_SCORE),
     # The loss of Eole's further heads, which predict later tokens.
     (re.compile(r"\bmtp\b"), ""),
     (re.compile(r"neg log perplexity"), "negative_log_perplexity"),

@@ -25,6 +25,8 @@ LOG_NAME = re.compile(
 )
 _EVENTS_MARK = "tfevents"
 STATE_NAME = "trainer_state.json"
+_LFS_HEAD = b"version https://git-lfs."
+_MAX_POINTER_BYTES = 1_000
 _DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 
 
@@ -74,6 +76,8 @@ class RunFiles:
     tables: list[Path] = field(default_factory=list)
     archives: list[Path] = field(default_factory=list)
     """Archives inside a folder, which are not read."""
+    pointers: list[Path] = field(default_factory=list)
+    """Files that Git LFS stores elsewhere: here are only their checksums."""
 
     @property
     def is_empty(self) -> bool:
@@ -82,19 +86,33 @@ class RunFiles:
 
     def add(self, path: Path, is_explicit: bool) -> None:
         """Adds a file to its kind; a file of no known kind only if the user named it."""
+        kind = self._kind_of(path, is_explicit)
+        if kind is not None:
+            (self.pointers if _is_lfs_pointer(path) else kind).append(path)
+
+    def _kind_of(self, path: Path, is_explicit: bool) -> list[Path] | None:
         name = path.name.lower()
         if _EVENTS_MARK in name:
-            self.events.append(path)
-        elif name.endswith((".csv", ".tsv")):
-            self.tables.append(path)
-        elif name in huggingface.RESULT_NAMES or _is_metrics_file(path, is_explicit):
-            self.results.append(path)
-        elif name == STATE_NAME or (is_explicit and name.endswith(".json")):
-            self.states.append(path)
-        elif name.endswith(ARCHIVE_ENDINGS) and not is_explicit:
-            self.archives.append(path)
-        elif is_explicit or LOG_NAME.fullmatch(name):
-            self.logs.append(path)
+            return self.events
+        if name.endswith((".csv", ".tsv")):
+            return self.tables
+        if name in huggingface.RESULT_NAMES or _is_metrics_file(path, is_explicit):
+            return self.results
+        if name == STATE_NAME or (is_explicit and name.endswith(".json")):
+            return self.states
+        if name.endswith(ARCHIVE_ENDINGS) and not is_explicit:
+            return self.archives
+        return self.logs if is_explicit or LOG_NAME.fullmatch(name) else None
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    try:
+        if path.stat().st_size > _MAX_POINTER_BYTES:
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_LFS_HEAD)) == _LFS_HEAD
+    except OSError:
+        return False
 
 
 def _is_metrics_file(path: Path, is_explicit: bool) -> bool:

@@ -16,6 +16,7 @@ from dragoman.importing.trainers.huggingface import is_checkpoint_folder
 from dragoman.run.decompressors import COMPRESSION_ENDINGS
 from dragoman.run.errors import UserError
 
+ABOUT_POINTERS = "it is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches."
 KINDS = ("logs", "states", "events", "tables")
 """The kinds of files of a run, the one that tells most first."""
 _EXPORTED_NAME = re.compile(r"run-(.{0,200}?)-tag-")
@@ -180,6 +181,7 @@ def group_runs(paths: Sequence[Path]) -> tuple[list[FoundRun], RunFiles]:
     others = [log for log in logs if log.trainer is None]
     runs = _add_unknown_logs(others, runs, is_explicit, left_out)
     left_out += [f"{path} was left out: name an archive itself, or unpack it." for path in files.archives]
+    left_out += [f"{path} was left out: {ABOUT_POINTERS}" for path in files.pointers]
     _finish(runs, left_out)
     return runs, files
 

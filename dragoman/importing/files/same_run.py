@@ -1,6 +1,6 @@
 """Decides whether two files are of the same run: a copy, a part that overlaps, or the continuation of another."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -18,6 +18,8 @@ _COMPARED_LOSSES = 5
 _USUAL_LEVELS = (0.5, 1.3)
 """Loss of the first steps of a file by that of the last steps before it, where both are of the same run."""
 _FIGURES = ("loss", "negative_log_likelihood", "perplexity", "bleu", "accuracy", "chrf", "learning_rate")
+_ALIKE = {"learning_rate"}
+"""Figures that other runs of the same settings have too."""
 
 Point = tuple[str, int]
 """Kind and step of a record."""
@@ -133,10 +135,12 @@ def _losses(traits: Traits) -> list[float]:
     return [traits.figures[point]["loss"] for point in points if "loss" in traits.figures[point]]
 
 
-def _share_of_equal(later: Traits, earlier: Traits, points: Iterable[Point]) -> float:
+def _share_of_equal(later: Traits, earlier: Traits, points: Collection[Point]) -> float:
     """Share of points at which all figures that both have are equal; points without common figures do not count."""
     num_equal = num_compared = 0
-    for point in points:
+    # Runs that are alike have the same rates: those count only where there is nothing else.
+    told = [point for point in points if (later.figures[point].keys() & earlier.figures[point].keys()) - _ALIKE]
+    for point in told or points:
         one, other = later.figures[point], earlier.figures[point]
         names = one.keys() & other.keys()
         num_compared += bool(names)

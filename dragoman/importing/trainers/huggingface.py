@@ -6,6 +6,7 @@ adds what the others lack. Both may be called alone.
 """
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ __all__ = [
 ]
 
 RESULT_NAMES = ("all_results.json", "train_results.json", "eval_results.json")
-"""Files that read_results understands."""
+"""Files that read_results understands, those with steps first."""
+_SPEED_ERROR = 0.0005
+"""Largest error of train_steps_per_second, which is rounded."""
 MAX_STATE_BYTES = 200 * 10**6
 
 # The Hub calls the newest checkpoint of a run that goes on last-checkpoint.
@@ -85,6 +88,10 @@ def read_results(path: Path, run: ImportedRun) -> None:
         raise UserError(f"{path} has no train_ or eval_ figure: it is not a result file of the HF Trainer.")
     is_alone = run.is_empty and "steps_done" not in run.facts
     step = _step_of_results(run, figures)
+    if step is None:
+        raise UserError(
+            f"{path} has scores, but no step and no time of training: give trainer_state.json or a log too."
+        )
     # Read apart: the scores of the run are on their scale already.
     results = run if is_alone else ImportedRun()
     history = History(results)
@@ -93,8 +100,10 @@ def read_results(path: Path, run: ImportedRun) -> None:
     history.finish()
     if not is_alone:
         _add_missing(run, results)
-    elif step is not None:
+    else:
         run.facts |= {"steps_done": step, "steps_planned": step, "is_finished": True}
+        if not any(name.startswith("eval_") for name in figures):
+            run.note(f"{path.name} is an excerpt: scores of the run are in other files, if it was evaluated.")
         run.note(
             f"{path.name} has no number of steps: it was computed from the time and the steps per second, so it is "
             "not exact. Give trainer_state.json too."
@@ -118,8 +127,13 @@ def _step_of_results(run: ImportedRun, figures: dict[str, float]) -> int | None:
     known = run.facts.get("steps_done") or run.newest_step
     if known is not None:
         return int(known)
-    num_steps = figures.get("train_runtime", 0.0) * figures.get("train_steps_per_second", 0.0)
-    return round(num_steps) if is_usable(num_steps) and num_steps >= 1 else None
+    seconds, speed = figures.get("train_runtime", 0.0), figures.get("train_steps_per_second", 0.0)
+    num_steps = seconds * speed
+    if not is_usable(num_steps) or not 1 <= num_steps <= LARGEST_NUMBER:
+        return None
+    # The speed has three decimals: digits that it does not tell are left out.
+    digits = math.ceil(math.log10(max(1.0, _SPEED_ERROR * seconds)))
+    return int(round(num_steps, -digits)) or round(num_steps)
 
 
 def _is_new_evaluation(run: ImportedRun, step: int) -> bool:

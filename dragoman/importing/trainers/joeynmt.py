@@ -69,6 +69,8 @@ class JoeyReader:
         self._scale = 1
         self._is_finished: bool | None = None
         self._is_test = False
+        self._has_begun_training = False
+        """Whether the newest launch has."""
         self._are_pauses_known = True
 
     def read(self, line: str) -> None:
@@ -122,7 +124,7 @@ class JoeyReader:
             return
         self._flush_evaluation()
         step, now = int(match[1]), parse_time(line)
-        self._is_test, self._is_finished = False, None
+        self._is_test, self._has_begun_training, self._is_finished = False, True, None
         self._watch_for_restart(step, now)
         self._first_step = step if self._first_step is None else self._first_step
         self._newest = step
@@ -212,10 +214,13 @@ class JoeyReader:
         now = parse_time(line)
         if "EPOCH " in line or "total training loss" in line:
             self._clock.end_pause()
+            self._has_begun_training = True
             self._read_epoch(line)
             return
         self._clock.extend_pause(now)
-        if "Predicting " in line and not self._is_test:
+        if "Predicting " in line and self._is_translating:
+            self._begin_test()
+        elif "Predicting " in line and not self._is_test:
             self._clock.begin_pause(now)
         elif "Generation took" in line and (match := _SECONDS.search(line)) and not self._is_test:
             self._evaluation["seconds"] = float(match[1])
@@ -225,11 +230,20 @@ class JoeyReader:
             self._run.add_checkpoint(self._step_of_evaluation(self._run.newest_step), time=now)
         elif "Decoding on " in line or "Scoring on " in line or _TEST_SCORE.search(line):
             # From here on the finished model is evaluated, also on the dev set, with other search settings.
-            self._flush_evaluation()
-            self._is_test = True
-            self._run.drop_idle_launch()
+            self._begin_test()
         elif not (self._read_sample(line) or self._read_end(line)):
             self._read_fact(line)
+
+    @property
+    def _is_translating(self) -> bool:
+        """Whether the newest launch predicts before it trains, which a training never does."""
+        launch = self._run.launches[-1] if self._run.launches else None
+        return launch is not None and launch.last_step is None and not self._has_begun_training
+
+    def _begin_test(self) -> None:
+        self._flush_evaluation()
+        self._is_test = True
+        self._run.drop_idle_launch()
 
     def _read_epoch(self, line: str) -> None:
         if "total training loss" in line and (match := _EPOCH.search(line)):
@@ -311,6 +325,7 @@ class JoeyReader:
         now = parse_time(line)
         self._flush_evaluation()
         self._run.begin_launch(now)
+        self._has_begun_training = False
         self._clock.restart()
         if match := _VERSION.search(line):
             self._run.facts["software"] = {"joeynmt": match[1]}

@@ -222,6 +222,11 @@ def test_tables_of_notebooks_and_model_cards(tmp_path, text):
     assert [(each["step"], each["loss"], each["bleu"]) for each in found] == [(1, 1.89, 20.12), (2, 1.7, 23.4)]
 
 
+def test_error_rates_of_a_model_card_are_scores(tmp_path):
+    path = table(tmp_path, CARD.replace("Bleu ", "Wer  "), "README.md")
+    assert [each["other_scores"] for each in of_kind(read(path), "evaluation")] == [{"Wer": 20.12}, {"Wer": 23.4}]
+
+
 def test_the_table_of_a_long_model_card_with_text_after_it(tmp_path):
     head = "---\nlicense: mit\n" + "- name: a\n" * 90 + "---\n"
     path = table(tmp_path, f"{head}{CARD}\n### Framework versions\n\n- Transformers 4.26.0\n", "README.md")

@@ -223,6 +223,16 @@ def test_event_files_of_splits_and_continuations_are_one_run_and_others_are_not(
     assert len(group_runs([tmp_path / "hf"])[0]) == 1
 
 
+def test_equal_learning_rates_make_no_copy(write):
+    folder = write()
+    for name, offset in (("a", 0.0), ("b", 0.5)):
+        rows = [f"{step},{6 - offset if step % 100 == 0 else ''},0.0003\n" for step in range(10, 1_001, 10)]
+        (folder / name).mkdir()
+        (folder / name / "curves.csv").write_text("step,train_loss,learning_rate\n" + "".join(rows))
+    runs, _ = group_runs([folder / "a" / "curves.csv", folder / "b" / "curves.csv"])
+    assert [run.left_out for run in runs] == [[], []]
+
+
 def test_tables_of_one_run_and_of_two(write):
     folder = write()
     rows = "".join(f"{step},{9 - step / 1000}\n" for step in range(100, 600, 100))
@@ -296,6 +306,30 @@ def test_runs_that_were_imported_earlier_are_not_found_again(write):
     run = read_run([folder])
     assert run.sources == [str(folder / "a.out")]
     assert run.left_out == []
+
+
+def test_pointers_of_git_lfs_are_named(write):
+    folder = write()
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:7ad0c7\nsize 124479\n"
+    (folder / "events.out.tfevents.1").write_text(pointer)
+    with pytest.raises(UserError, match=r"tfevents\.1 cannot be read: it is a pointer of Git LFS"):
+        read_run([folder])
+    write(a_out=START + steps(0, 900))
+    assert any("pointer of Git LFS" in message for message in read_run([folder]).left_out)
+
+
+def test_event_files_without_a_figure_are_no_run_that_never_trained(write):
+    folder = write()
+    (folder / "events.out.tfevents.1").write_bytes(b"")
+    with pytest.raises(UserError, match="no loss and no score was found"):
+        read_run([folder])
+
+
+def test_scores_in_a_file_of_their_own_are_those_of_the_last_step(write):
+    folder = write()
+    (folder / "eval_results.json").write_text(json.dumps({"eval_loss": 0.42}))
+    (folder / "train_results.json").write_text(json.dumps({"train_runtime": 100.0, "train_steps_per_second": 5.0}))
+    assert [(record["step"], record["loss"]) for record in read_run([folder]).records] == [(500, 0.42)]
 
 
 def test_archives_in_a_folder_are_named(write):

@@ -306,6 +306,27 @@ def test_a_train_loss_of_all_steps_shows_no_restart(tmp_path):
     assert run.facts["training_seconds"] == 600.0
 
 
+def read_result_file(folder, name: str, **figures: float) -> ImportedRun:
+    run = ImportedRun()
+    (folder / name).write_text(json.dumps(figures))
+    read_results(folder / name, run)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "speed", "steps"), [(77_351.0, 0.065, 5_000), (54_713.2, 3.936, 215_400), (60.0, 0.05, 3)]
+)
+def test_steps_of_a_result_file_have_no_more_digits_than_its_speed(tmp_path, seconds, speed, steps):
+    run = read_result_file(tmp_path, "train_results.json", train_runtime=seconds, train_steps_per_second=speed)
+    assert run.facts["steps_done"] == steps
+    assert any("excerpt" in note for note in run.notes)  # scores may be in another file
+
+
+def test_scores_without_a_step_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no step and no time.*give trainer_state.json"):
+        read_result_file(tmp_path, "eval_results.json", eval_loss=2.0)
+
+
 NESTED = {"eval_sacrebleu": {"score": 17.8, "counts": [85, 42], "bp": 1.0}, "eval_chrf": {"score": 34.5, "beta": 2}}
 
 

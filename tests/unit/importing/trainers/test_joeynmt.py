@@ -180,6 +180,16 @@ def test_a_later_launch_that_only_evaluates_is_no_launch_of_the_run():
     assert len(read(hello, *STEPS, hello).launches) == 2
 
 
+def test_a_later_launch_that_only_translates_is_no_launch_of_the_run():
+    hello = "2022-02-26 10:00:00,000 - INFO - root - Hello! This is Joey-NMT (version 2.3.0)."
+    predicting = "2022-02-26 10:00:05,000 - INFO - joeynmt.prediction - Predicting 1568 example(s)..."
+    assert len(read(*START, *STEPS, hello, predicting).launches) == 1
+    tested = "2022-02-26 09:00:05,000 - INFO - joeynmt.prediction - Decoding on dev set..."
+    assert len(read(*START, *STEPS, tested, hello, predicting).launches) == 1
+    in_training = "2022-02-26 10:00:04,000 - INFO - joeynmt.training - EPOCH 1"
+    assert len(read(*START, *STEPS, hello, in_training, predicting).launches) == 2
+
+
 def test_a_log_without_dates_has_no_start():
     undated = [line.partition(" - INFO - ")[2] for line in (START[0], *STEPS)]
     assert "started" not in read(*undated).facts
