@@ -72,6 +72,8 @@ def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
         )
     top, last = values.max(), len(values) - 1
     if top - values.min() <= _SAME_RATE * top:
+        if top - values.min() > _AT_TOP * top:
+            return f"It hardly changed: from {values[0]:.3e} to {values[-1]:.3e}.", f"About {values[-1]:.2g}"
         return f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
     at_top = np.flatnonzero(values >= (1 - _AT_TOP) * top)
     first, final = int(at_top[0]), int(at_top[-1])

@@ -330,7 +330,7 @@ def test_other_schedules_are_described_with_their_numbers(run, settings, words):
     ("rate", "said"),
     [
         (lambda step: 1e-3 * 100 / step, "It begins at 1.000e-03 and falls to 1.111e-04 at the end."),
-        (lambda step: 1e-3 - step * 1e-8, "It stayed at 9.910e-04."),
+        (lambda step: 1e-3 - step * 1e-8, "It hardly changed: from 9.990e-04 to 9.910e-04."),
         (lambda step: step * 1e-6, "It rises to 9.000e-04 at step 900."),
         (
             lambda step: 3e-4 * min(1, (250 / step) ** 0.5),

@@ -208,3 +208,8 @@ def test_one_logged_interval_is_no_distribution(make):
 def test_the_files_of_a_checkpoint_are_named(make, trainer, name):
     report = report_findings(make([train(100)], trainer=trainer))
     assert name in json.dumps(report.to_json()) or name in str(report.answers[7].tables)
+
+
+def test_a_rate_that_falls_slowly_did_not_stay(make):
+    report = report_findings(make([train(100, learning_rate=4.06e-4), train(200, learning_rate=4.00e-4)]))
+    assert report.answers[5].answer == "It hardly changed: from 4.060e-04 to 4.000e-04."
