@@ -175,17 +175,21 @@ def _as_runs(paths: Sequence[Path], run_dir: Path | None, must_import: bool = Fa
 
     with find_runs(paths) as found:
         if len(found.runs) == 1:
-            return [_import(found, found.runs[0], run_dir)]
+            return [_import(found, found.runs[0], run_dir, set())]
         if run_dir or len(found.runs) > MAX_COMPARED:
             raise UsageError(several_runs(found))
         warn("\n  ".join([f"{len(found.runs)} runs were found, each on its own:", *found.describe()]))
-        return [_import(found, each, None) for each in found.runs]
+        said: set[str] = set()
+        return [_import(found, each, None, said) for each in found.runs]
 
 
-def _import(found: "FoundRuns", run: "FoundRun", run_dir: Path | None) -> RunFolder:
+def _import(found: "FoundRuns", run: "FoundRun", run_dir: Path | None, said: set[str]) -> RunFolder:
+    """Imports a run; what was left out beside several runs is said once."""
     folder = RunFolder(run_dir) if run_dir else _place_for(found, run)
     for message in found.import_into(run, folder).left_out:
-        warn(message)
+        if message not in said:
+            warn(message)
+            said.add(message)
     return folder
 
 

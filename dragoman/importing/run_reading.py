@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.importing.files.detection import MAX_LINES, READERS, LogReader
 from dragoman.importing.files.same_run import begins_at_start
-from dragoman.importing.imported_run import ImportedRun
+from dragoman.importing.imported_run import ImportedRun, LogLaunch
 from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.log_text import LogText, clean_text, read_lines
 from dragoman.importing.trainers import huggingface, sockeye
@@ -109,6 +109,17 @@ def _note_launches(run: ImportedRun) -> None:
     if replaced:
         reached = ", ".join(f"launch {each.number} reached step {each.last_step:,}" for each in replaced)
         run.note(f"Launch {main.number} began again at the first step, and the figures are its own; {reached}.")
+        if any(launch.end == "finished" for launch in replaced):
+            _drop_earlier_training(run, main)
+
+
+def _drop_earlier_training(run: ImportedRun, main: LogLaunch) -> None:
+    """Drops what was logged before a launch that began again after another had finished: it is another training."""
+    begins = [at for at, each in enumerate(run.records) if each["kind"] == "restart" and each["step"] == 0]
+    if begins:
+        del run.records[: begins[-1] + 1]
+        if main.time is not None:
+            run.facts["started"] = main.time
 
 
 def _is_replaced(first_step: int | None, first_of_main: int) -> bool:

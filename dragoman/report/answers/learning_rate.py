@@ -80,7 +80,7 @@ def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
     is_level = final > first and len(at_top) == final - first + 1
     course = f"It begins at {top:.3e}" if first == 0 else f"It rises to {top:.3e} at step {int(steps[first]):,}"
     if is_level:
-        course += f", stays there until step {int(steps[final]):,}"
+        course += f"{',' if final < last else ' and'} stays there until step {int(steps[final]):,}"
     if final < last:
         fall = " with one over the square root of the step" if _falls_with_root(steps[final:], values[final:]) else ""
         course += f"{',' if is_level else ''} and falls{fall} to {values[-1]:.3e} at the end"
