@@ -83,7 +83,7 @@ def _launches(evidence: Evidence) -> ReportSection | None:
             f"{launch.number}",
             _describe_steps(launch),
             _ENDS[launch.end],
-            launch.reason or "the log does not say",
+            launch.reason or ("" if launch.end == "finished" else "the log does not say"),
             _describe_place(launch),
         )
         for launch in launches

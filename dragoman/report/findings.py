@@ -31,7 +31,7 @@ from dragoman.report.progress import RunProgress, find_progress
 from dragoman.report.record_reading import Restart
 from dragoman.report.scores import FailedScore, TaskScore, choose_task_score, find_failed_scores, without_failed_scores
 from dragoman.report.time_use import TimeUse, use_of_imported_run, use_of_own_run
-from dragoman.run.records import EvaluationRecord
+from dragoman.run.records import EvaluationRecord, RestartRecord
 
 _OUTLIER_DEVIATIONS = 6.0
 """Robust standard deviations above the median from which an interval is an outlier."""
@@ -190,7 +190,10 @@ class Findings:
             return None
         if evidence.facts.clock == "reconstructed":
             return None
-        return min((record.step for record in evidence.records if record.time is not None), default=None)
+        timed = (
+            record for record in evidence.records if not isinstance(record, RestartRecord) and record.time is not None
+        )
+        return next((record.step for record in timed), None)
 
     @property
     def _least_seconds(self) -> float | None:

@@ -94,7 +94,7 @@ def shorten_cause(cause: str) -> str:
             return short
     first = _PLACE.sub("", cause.split(". ")[0]).strip().rstrip(".")
     if len(first) > _MAX_CAUSE:
-        first = f"{first[: _MAX_CAUSE - 1].rsplit(' ', 1)[0].rstrip(' :,;')}…"
+        first = f"{first[: _MAX_CAUSE - 1].rsplit(' ', 1)[0].rstrip(' :,;-')}…"
     return first[:1].lower() + first[1:] if first[1:2].islower() else first
 
 

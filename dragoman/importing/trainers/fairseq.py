@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from typing import Any
 
 from dragoman.importing.imported_run import MAX_LISTED, STEP_BACK, ImportedRun
 from dragoman.importing.log_text import COUNT, NUMBER, is_usable, loss_of_perplexity, parse_count
@@ -67,6 +68,8 @@ class FairseqReader:
         self._wall_began: float | None = None
         self._evaluation_began: float | None = None
         self._evaluated_steps: set[int] = set()
+        self._evaluations_of_epochs: list[dict[str, Any]] = []
+        """Records of evaluations before the first step, which have an epoch for a step."""
         self._has_begun_evaluation = False
         self._pause_seconds = 0.0
         self._has_untimed_evaluation = False
@@ -110,8 +113,21 @@ class FairseqReader:
         if self._has_begun_evaluation and not self._evaluated_steps:
             run.facts["has_unread_evaluations"] = True
         run.facts["step_time_includes_evaluation"] = self._has_untimed_evaluation and self._has_interval_lines
+        self._place_evaluations_of_epochs()
         self._add_progress()
         run.note_missing_facts()
+
+    def _place_evaluations_of_epochs(self) -> None:
+        """Turns epochs into steps where the log shows steps later; without any step, epochs are counted."""
+        run, early = self._run, self._evaluations_of_epochs
+        if early and self._first is None:
+            run.note(_EPOCHS_AS_STEPS)
+        elif self._steps_per_epoch:
+            for record in early:
+                record["step"] = round(record["step"] * self._steps_per_epoch)
+        else:
+            known = {id(record) for record in early}
+            run.records[:] = [record for record in run.records if id(record) not in known]
 
     def _add_progress(self) -> None:
         """Adds how far the run came, how far it was to go, and whether the log shows its beginning."""
@@ -145,6 +161,8 @@ class FairseqReader:
             self._ranks, self._new_ranks = self._new_ranks, set()
             run.launches[-1].hosts = sorted({host for host, _ in self._ranks})[:MAX_LISTED]
         self._reason_of_end = ""
+        if isinstance(method := config.get("distributed_init_method"), str):
+            self._is_on_one_host = _LOCAL_ADDRESS.search(method) is not None
         run.facts["num_attempts"] = run.facts.get("num_attempts", 0) + 1
         run.printed_config = run.printed_config or config
         self._has_config = self._has_config or self._first is None
@@ -247,6 +265,7 @@ class FairseqReader:
         step = self._step_of_evaluation(statistics)
         if step is None:
             return
+        is_of_epoch = statistics.step is None and self._first is None
         run.facts["loss_unit"] = "nats per token"
         run.note(NATS)
         self._evaluated_steps.add(step)
@@ -261,13 +280,13 @@ class FairseqReader:
             seconds=seconds,
             time=now,
         )
+        if is_of_epoch:
+            self._evaluations_of_epochs.append(run.records[-1])
 
     def _step_of_evaluation(self, statistics: Statistics) -> int | None:
         step = statistics.step
         if step is None:
             step = self._last_step if self._first else statistics.epoch
-            if not self._first:
-                self._run.note(_EPOCHS_AS_STEPS)
         elif self._last_step is None or step > self._last_step:
             self._last_step = step
         return step

@@ -1,5 +1,6 @@
 """Reads logs of Marian 1.5 to 1.12: train.log, valid.log or its terminal output."""
 
+import math
 import re
 from typing import Any
 
@@ -250,6 +251,8 @@ class MarianReader:
         """Adds one record for all metrics of a step: Marian prints each on its own line, and again in valid.log."""
         run, step = self._run, self._evaluation_step
         figures = {name: value for name, value in self._evaluation.items() if is_usable(value)}
+        if self._evaluation and not figures:
+            run.add_evaluation(step, loss=math.nan, time=self._evaluation_time)
         self._evaluation = {}
         if not figures:
             return

@@ -75,6 +75,8 @@ def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
         is_falling = len(np.unique(values)) > _FEWEST_RATES and np.all(np.diff(values) <= 0)
         if is_falling and top - values.min() > _AT_TOP * top:
             return f"It falls slowly, from {values[0]:.3e} to {values[-1]:.3e}.", f"Falls slowly, {values[-1]:.2g}"
+        if top - values.min() > _AT_TOP * top:
+            return f"It hardly changed: from {values[0]:.3e} to {values[-1]:.3e}.", f"About {values[-1]:.2g}"
         return f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
     at_top = np.flatnonzero(values >= (1 - _AT_TOP) * top)
     first, final = int(at_top[0]), int(at_top[-1])

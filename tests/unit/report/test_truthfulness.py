@@ -253,3 +253,21 @@ def test_one_logged_interval_is_no_distribution(make):
 def test_the_files_of_a_checkpoint_are_named(make, trainer, name):
     report = report_findings(make([train(100)], trainer=trainer))
     assert name in json.dumps(report.to_json()) or name in str(report.answers[7].tables)
+
+
+def test_a_rate_that_falls_slowly_did_not_stay(make):
+    report = report_findings(make([train(100, learning_rate=4.06e-4), train(200, learning_rate=4.00e-4)]))
+    assert report.answers[5].answer == "It hardly changed: from 4.060e-04 to 4.000e-04."
+
+
+def test_a_rate_that_stays_at_its_peak_is_described_in_one_sentence(make):
+    rates = [1e-4, 2e-4, 3e-4, 3e-4, 3e-4]
+    records = [train(100 * number, learning_rate=rate) for number, rate in enumerate(rates, 1)]
+    answer = report_findings(make(records)).answers[5].answer
+    assert answer == "It rises to 3.000e-04 at step 300 and stays there until step 500."
+
+
+def test_times_begin_with_the_first_record_and_not_with_a_restart(make):
+    restart = {"kind": "restart", "step": 0, "time": BEGAN}
+    found = make([restart, evaluation(5_000, bleu=20.0), evaluation(10_000, bleu=21.0)])
+    assert found.timed_from_step == 5_000

@@ -389,3 +389,11 @@ def test_the_log_with_the_beginning_is_kept_and_not_its_tail(write):
     run = read_run([folder])
     assert [name.rpartition("/")[2] for name in run.sources] == ["train.out"]
     assert "a_tail.out was left out" in run.left_out[0].replace("a.tail", "a_tail")
+
+
+def test_a_training_after_a_finished_one_is_told_alone(write):
+    end = "*** Finished training\n"
+    run = read_run([write(a_out=START + steps(0, 900) + end + START + steps(0, 300, offset=1))])
+    assert [record["step"] for record in run.records if record["kind"] == "train"] == [0, 100, 200, 300]
+    assert not any(record["kind"] == "restart" for record in run.records)
+    assert any("launch 1 reached step 900" in note for note in run.notes)

@@ -433,3 +433,16 @@ def test_a_second_training_from_the_beginning_leaves_nothing_of_the_first():
     steps = [f"num_updates={step}" for step in (1800, 3600, 1800)]
     run = read(*(BAR.replace("num_updates=1800", step) for step in steps))
     assert [record["step"] for record in of_kind(run, "restart")] == [0]
+
+
+def test_evaluations_before_the_first_step_get_steps_from_their_epochs():
+    early = '{"epoch": 9, "valid_loss": 3.17, "valid_nll_loss": 1.38, "valid_ppl": "2.61"}'
+    later = '{"epoch": 10, "loss": "3.180", "ppl": "2.67", "wps": 1600, "num_updates": 20000, "lr": 0.0003}'
+    assert [record["step"] for record in of_kind(read(early, later), "evaluation")] == [18_000]
+    assert [record["step"] for record in of_kind(read(early), "evaluation")] == [9]
+
+
+def test_a_local_address_in_the_settings_means_one_machine():
+    settings = START.splitlines()[3].replace("update_freq", "distributed_init_method='tcp://localhost:1', update_freq")
+    assert read(settings).facts["ranks_per_host"] == 4
+    assert "ranks_per_host" not in read(settings.replace("localhost", "node7")).facts

@@ -419,3 +419,9 @@ def test_a_score_that_stalled_at_first_shows_an_earlier_evaluation():
     stalled = VALID[1].replace("Ep. 1", "Ep. 26")
     assert read(stalled).facts["begins_midway"] is True
     assert "begins_midway" not in read(VALID[0]).facts
+
+
+def test_an_evaluation_that_is_not_a_number_took_place():
+    run = read("[2017-10-19 23:16:40] [valid] Ep. 1 : Up. 4000 : cross-entropy : nan : new best")
+    (record,) = of_kind(run, "evaluation")
+    assert (record["step"], "loss" in record) == (4000, False)
