@@ -42,7 +42,7 @@ async def read_parameters(request: Request, wanted: type[Parameters], max_bytes:
     try:
         if kind == "application/json" or kind.endswith("+json"):
             return _with_address(wanted.model_validate_json(body, strict=True), request)
-        return wanted.model_validate(dict(request.query_params) | _read_form(kind, body, request))
+        return wanted.model_validate(_read_form(kind, body, request))
     except ValidationError as error:
         raise RefusedRequestError(400, _describe(error)) from None
 
@@ -95,16 +95,16 @@ def _with_address(parameters: Parameters, request: Request) -> Parameters:
 
 
 def _read_form(kind: str, body: bytes, request: Request) -> dict[str, str]:
-    """Returns the fields of a form; texts of a browser's form have Windows line breaks, which become plain ones."""
-    if not body:
-        return {}
+    """Returns the fields of the address and of a form.
+
+    Texts of a browser's form have Windows line breaks, which become plain ones.
+    """
     try:
-        if kind in (_FORM, ""):
-            fields = parse_qsl(
-                body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS, separator="&"
-            )
+        fields = _read_fields(request.scope["query_string"])
+        if kind in (_FORM, "") or not body:
+            fields += _read_fields(body)
         elif kind == _MULTIPART:
-            fields = _read_multipart(request.headers["content-type"], body)
+            fields += _read_multipart(request.headers["content-type"], body)
         else:
             raise RefusedRequestError(415, f"Send application/json, {_FORM} or {_MULTIPART}.")
     except UnicodeDecodeError:
@@ -112,6 +112,10 @@ def _read_form(kind: str, body: bytes, request: Request) -> dict[str, str]:
     except (ValueError, RecursionError):
         raise RefusedRequestError(400, "Invalid request: the form cannot be read") from None
     return {name: value.replace("\r\n", "\n") for name, value in fields}
+
+
+def _read_fields(text: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(text.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS, separator="&")
 
 
 def _read_multipart(content_type: str, body: bytes) -> list[tuple[str, str]]:

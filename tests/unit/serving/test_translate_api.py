@@ -159,6 +159,14 @@ def test_missing_parameters_are_named_as_libretranslate_does(client, name):
         assert answer.json() == {"error": f"Invalid request: missing {name} parameter"}
 
 
+@pytest.mark.parametrize("path", ["/translate", "/detect"])
+def test_an_address_that_cannot_be_read_is_refused(client, path):
+    for query in ("q=%ff&source=en&target=de", "&".join(["a=b"] * 200)):
+        answer = client.post(f"{path}?{query}")
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("Invalid request: the ")
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "code"),
     [
