@@ -34,6 +34,14 @@ settings.register_profile("dragoman", deadline=None, derandomize=os.environ.get(
 settings.load_profile("dragoman")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out unit tests without longer ones where only these run: importing all of them takes a while."""
+    word, is_unit_test = str(config.option.markexpr).partition(" ")[0], "unit" in collection_path.parts
+    if word == "slow" and is_unit_test and collection_path.name.startswith("test_"):
+        return "pytest.mark.slow" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Starts the files with the longest tests first (by their own time limits), so that none runs alone at the end."""
     limits: dict[Path, float] = {}

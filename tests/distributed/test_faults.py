@@ -102,7 +102,8 @@ def is_saving(run: Path) -> bool:
 
 @pytest.mark.slow
 def test_killed_workers_are_restarted_and_the_result_is_the_same(start: Start, undisturbed: Path):
-    steps = sorted(random.Random(SEED).sample(range(3, 45), 2))
+    # Of 50: a busy machine may show a step late, and the run must not be over by then.
+    steps = sorted(random.Random(SEED).sample(range(3, 36), 2))
     print(f"seed {SEED}: killing at steps {steps}")
     fault_times = []
     with start() as training:
@@ -161,7 +162,9 @@ def test_the_host_program_may_be_killed_too(start: Start, undisturbed: Path):
 @pytest.mark.timeout(600)
 def test_10_kills_at_random_moments_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    measured = import_module("faults").measure_kills(tmp_path, num_kills=10, seed=SEED)
+    faults = import_module("faults")
+    monkeypatch.setattr(faults, "STEPS_PER_KILL", 40)
+    measured = faults.measure_kills(tmp_path, num_kills=10, seed=SEED)
     print(f"seed {SEED}: {measured}")
     assert measured["is_bit_identical"]
     assert measured["restarts"] == 10

@@ -1,17 +1,15 @@
 """Hosts reached over ssh train one run together, with the same result whatever happens to its processes."""
 
-import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from host_runs import (
     ONE_EACH,
-    ONE_THREAD,
     TWO_EACH,
     hosts_options,
     train_here,
@@ -21,12 +19,14 @@ from host_runs import (
     worker_on,
     write_config,
 )
-from program import learned_bytes, read_records, run_dragoman, train_losses, wait_for_step
+from program import learned_bytes, read_records, run_dragoman, train_losses
 from rig import Rig
 
 from dragoman.run.processes import num_physical_cores
 
 NUM_STEPS = 120  # enough that a run does not end while a hang is found
+NUM_SHORT_STEPS = 30
+SHORT = ("--set", f"training.max_steps={NUM_SHORT_STEPS}")
 HOST_TIMEOUT_SECONDS = 5
 
 
@@ -46,11 +46,21 @@ def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_here(2, tmp_path_factory.mktemp("undisturbed") / "run", config)
 
 
+@pytest.fixture(scope="module")
+def on_hosts(
+    rig: Rig, config: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A short run of four workers on two hosts, and what it printed."""
+    run = tmp_path_factory.mktemp("on-hosts") / "run"
+    return run, train_on_hosts(rig, TWO_EACH, run, config, *SHORT)
+
+
 @pytest.mark.slow
-def test_hosts_train_the_same_as_one_machine_and_report_their_ranks(rig: Rig, config: Path, tmp_path: Path):
-    here = train_here(1, tmp_path / "here", config, "--set", "training.max_steps=10")
-    run = tmp_path / "run"
-    done = train_on_hosts(rig, TWO_EACH, run, config, "--set", "training.max_steps=10")
+def test_hosts_train_the_same_as_one_machine_and_report_their_ranks(
+    rig: Rig, config: Path, on_hosts: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+):
+    run, done = on_hosts
+    here = train_here(1, tmp_path / "here", config, *SHORT)
     assert train_losses(run) == pytest.approx(train_losses(here), rel=1e-4)
     # Not over the other interface, which comes first and has the same address everywhere; ranks packed by host.
     assert done.stderr.splitlines() == [
@@ -64,12 +74,13 @@ def test_hosts_train_the_same_as_one_machine_and_report_their_ranks(rig: Rig, co
 
 
 @pytest.mark.slow
-def test_four_workers_on_two_hosts_end_bit_identical_to_four_on_one_machine(rig: Rig, config: Path, tmp_path: Path):
-    here, run, steps = tmp_path / "here", tmp_path / "run", ["--set", "training.max_steps=30"]
-    train_here(4, here, config, *steps)
-    train_on_hosts(rig, TWO_EACH, run, config, *steps)
+def test_four_workers_on_two_hosts_end_bit_identical_to_four_on_one_machine(
+    config: Path, on_hosts: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+):
+    run, _ = on_hosts
+    here = train_here(4, tmp_path / "here", config, *SHORT)
     assert train_losses(run) == train_losses(here)
-    assert learned_bytes(run, 30) == learned_bytes(here, 30)
+    assert learned_bytes(run, NUM_SHORT_STEPS) == learned_bytes(here, NUM_SHORT_STEPS)
 
 
 EVIL_NAMES = [
@@ -112,37 +123,6 @@ def test_a_signal_to_the_launcher_saves_and_ends_all_processes_on_all_hosts(
     assert "Stopped on request" in done.stdout
     last = read_records(run, "train")[-1]["step"]
     assert (run / "checkpoints" / "latest").resolve().name == f"step-{last:08d}"
-    run_dragoman("status", run, "--expect", "stopped")
-
-
-@pytest.mark.slow
-def test_no_process_outlives_a_killed_launcher_on_any_host(rig: Rig, config: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    with training_on_hosts(rig, ONE_EACH, run, config, "--set", "training.max_steps=100000") as training:
-        training.wait_for_step(5)
-        assert all(host.processes() for host in rig.hosts)
-        os.kill(training.pid, signal.SIGKILL)
-        wait_until_no_processes(rig)
-
-
-@pytest.mark.slow
-def test_a_detached_run_is_watched_and_stopped_through_its_folder(rig: Rig, config: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    options = [*hosts_options(rig, ONE_EACH), "--run-dir", run, "--set", "training.max_steps=100000"]
-    run_dragoman("train", config, *options, "--detach", env=os.environ | ONE_THREAD)
-    status = json.loads(run_dragoman("status", run, "--json").stdout)
-    launcher = psutil.Process(json.loads((run / "status.json").read_text())["pid"])
-    try:
-        assert status["state"] == "running"
-        assert [host["name"] for host in status["hosts"]] == ["h1", "h2"]
-        wait_for_step(run, 5)
-        run_dragoman("stop", run)
-        assert "Stopped at step" in run_dragoman("watch", run).stdout
-        launcher.wait(timeout=60)
-    finally:
-        if launcher.is_running():
-            launcher.kill()
-    wait_until_no_processes(rig)
     run_dragoman("status", run, "--expect", "stopped")
 
 

@@ -127,8 +127,9 @@ def test_a_run_continues_after_its_launcher_was_killed_without_duplicates_or_hol
     run = rig.private / "killed"
     with training_on_hosts(rig, ONE_EACH, run, config, "--set", "training.max_steps=100000") as training:
         wait_until(lambda: farthest_step(run) >= 10, "steps")
+        assert all(host.processes() for host in rig.hosts)
         training.kill()
-        wait_until_no_processes(rig)
+        wait_until_no_processes(rig)  # none outlives its launcher
     train_on_hosts(rig, ONE_EACH, run, "--resume", "--set", f"training.max_steps={farthest_step(run) + 20}")
     assert_whole_history(rig, run)
     steps = set(train_losses(run))

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from program import Run, Training, call_dragoman, latest_step, learned_bytes, read_records, train_losses, wait_for_step
 
+from dragoman.run.budget import read_spent
+from dragoman.run.folder import RunFolder
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 SEED = random.randrange(10**6)  # another step each time; printed where a test fails
 
 
 @pytest.fixture(scope="module")
 def step_to_kill_at() -> int:
-    step = random.Random(SEED).randrange(8, 45)
+    # Of 50: a busy machine may show a step late, and the run must not be over by then.
+    step = random.Random(SEED).randrange(8, 36)
     print(f"killing at step {step}")
     return step
 
@@ -99,27 +103,25 @@ def test_a_run_in_training_is_not_trained_twice_and_stops_on_request(config: Pat
     assert not (training.run / "stop.request").exists()
 
 
-@pytest.mark.parametrize(
-    ("budget", "setting"),
-    [
-        pytest.param("max_hours", ["--set", "training.max_hours=0.01"], marks=pytest.mark.slow),
-        pytest.param(
-            "max_cost",
-            ["--set", "training.max_cost=0.05", "--set", "training.price_per_hour=5"],
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_budget_ends_the_run_in_good_order(
-    dragoman: Run, config: Path, tmp_path: Path, budget: str, setting: list[str]
-):
-    run = tmp_path / "run"
-    done = dragoman("train", config, "--workers", 2, "--run-dir", run, *setting, "--set", "training.max_steps=100000")
-    assert f"training.{budget} is used up" in done.stdout
-    last = read_records(run, "train")[-1]["step"]
-    assert 0 < last < 100000
-    assert read_records(run, "evaluation")[-1]["step"] == last
-    assert latest_step(run) == last
+@pytest.mark.slow
+def test_a_budget_of_money_ends_the_run_in_good_order(dragoman: Run, run_copy: Path):
+    """One of hours does so in test_budgets.py."""
+    spent = read_spent(RunFolder(run_copy))
+    more_seconds = 12 + 3 * spent.measured.start  # a busy machine needs longer to start, and then has more
+    price = [
+        "--set",
+        "training.price_per_hour=5",
+        "--set",
+        f"training.max_cost={5 / 3600 * (spent.seconds + more_seconds)}",
+    ]
+    done = dragoman(
+        "train", "--resume", "--workers", 2, "--run-dir", run_copy, *price, "--set", "training.max_steps=100000"
+    )
+    assert "training.max_cost is used up" in done.stdout
+    last = read_records(run_copy, "train")[-1]["step"]
+    assert 50 < last < 100000
+    assert read_records(run_copy, "evaluation")[-1]["step"] == last
+    assert latest_step(run_copy) == last
 
 
 # Damaged

@@ -28,6 +28,8 @@ beam_size = 1
 [checkpoints]
 save_every = 20
 keep_last = 3
+[monitoring]
+report = false
 """
 
 
