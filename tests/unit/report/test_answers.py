@@ -329,7 +329,7 @@ def test_other_schedules_are_described_with_their_numbers(run, settings, words):
 def test_a_single_rate_shows_no_course(run):
     records = [{"kind": "train", "step": 500, "learning_rate": 1.5e-5}]
     answer = answer_learning_rate(findings_of(write_records(run, records)))
-    assert answer.answer == "Only one value was logged: 1.500e-05 at step 500."
+    assert answer.answer == "One value is known: 1.500e-05 at step 500."
 
 
 @pytest.mark.parametrize(
