@@ -98,3 +98,9 @@ def test_docstrings_begin_plainly():
                 if re.match(r"(Of|On|As|By|In|At|To) ", text):
                     odd.append(f"{path.relative_to(PACKAGE)}: {text[:60]}")
     assert odd == []
+
+
+def test_longer_unit_tests_can_be_found_by_their_text():
+    """tests/conftest.py reads no other files of tests/unit where only longer tests run."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
+    assert [path for path, text in texts.items() if re.search(r"(?<!pytest\.)mark\.slow|import mark\b", text)] == []
