@@ -10,6 +10,7 @@ from dragoman.evaluation.evaluation_set import EvaluationSet
 from dragoman.evaluation.scores import Judge
 from dragoman.evaluation.significance import METRIC_TITLES, METRICS, MetricResult, SystemComparison, TestName
 from dragoman.report.rendering import make_environment, render_frame
+from dragoman.run.units import counted
 
 
 def render_difference_page(
@@ -24,7 +25,7 @@ def render_difference_page(
         .get_template("differences.html.j2")
         .render(
             title=title,
-            summary=f"{test_set.num_sentences:,} sentences of {test_set.name}. The baseline is {names[0]}.",
+            summary=f"{counted(test_set.num_sentences, 'sentence')} of {test_set.name}. The baseline is {names[0]}.",
             verdicts=comparison.verdicts(),
             tests=tests,
             score_rows=_score_rows(comparison, tests),

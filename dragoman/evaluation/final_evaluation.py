@@ -19,6 +19,7 @@ from dragoman.run.config import ScoreTokenizer
 from dragoman.run.errors import UsageError
 from dragoman.run.files import write_text
 from dragoman.run.progress import progress_bars
+from dragoman.run.units import counted
 
 if TYPE_CHECKING:
     from dragoman.translation.loading import LoadedRun
@@ -104,7 +105,7 @@ class FinalEvaluation:
         return "\n".join([*lines, *([self.overlap_note] if self.overlap_note else [])])
 
     def _describe_work(self) -> str:
-        what = f"{self.num_sentences:,} sentences"
+        what = counted(self.num_sentences, "sentence")
         if self.model is None:
             return f"{what} of {self.test_set.name}"
         return f"{what} in {self.seconds or 0:.1f} s, {self.model.description}"
