@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.importing.files.detection import MAX_LINES, READERS, LogReader
 from dragoman.importing.files.same_run import begins_at_start
-from dragoman.importing.imported_run import ImportedRun, LogLaunch
+from dragoman.importing.imported_run import ImportedRun
 from dragoman.importing.log_failures import FailureReader
 from dragoman.importing.log_text import LogText, clean_text, read_lines
 from dragoman.importing.trainers import huggingface, sockeye
