@@ -310,9 +310,9 @@ def _speed_advice(findings: Findings) -> str:
     bottleneck = findings.verdict.bottleneck
     for record in reversed(findings.evidence.predictions):
         if record.advice and bottleneck not in ("compute", "other_programs"):
-            return f"To reduce waiting: {record.advice[0]}"
+            return _to_reduce_waiting(record.advice[0])
     if findings.verdict.advice:
-        return f"To reduce waiting: {findings.verdict.advice[0]}"
+        return _to_reduce_waiting(findings.verdict.advice[0])
     match bottleneck:
         case "network":
             return (
@@ -325,3 +325,9 @@ def _speed_advice(findings: Findings) -> str:
         case "input":
             return "For further runs speed up reading the data."
     return ""
+
+
+def _to_reduce_waiting(advice: str) -> str:
+    """Continues a sentence with a piece of advice; names such as NCCL keep their capitals."""
+    is_name = not (advice[1:2].islower() or advice[1:2] == " ")
+    return f"To reduce waiting: {advice if is_name else advice[:1].lower() + advice[1:]}"

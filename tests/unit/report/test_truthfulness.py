@@ -12,6 +12,7 @@ from dragoman.report.comparison import compare_runs
 from dragoman.report.compose import report_findings
 from dragoman.report.evidence import read_evidence
 from dragoman.report.findings import Findings
+from dragoman.report.summary import _to_reduce_waiting
 from dragoman.run.folder import RunFolder
 
 # What is not known is not denied
@@ -271,3 +272,11 @@ def test_times_begin_with_the_first_record_and_not_with_a_restart(make):
     restart = {"kind": "restart", "step": 0, "time": BEGAN}
     found = make([restart, evaluation(5_000, bleu=20.0), evaluation(10_000, bleu=21.0)])
     assert found.timed_from_step == 5_000
+
+
+@pytest.mark.parametrize(
+    ("advice", "said"),
+    [("With a faster link it is 1 s.", "with a faster link it is 1 s."), ("NCCL is slow.", "NCCL is slow.")],
+)
+def test_advice_goes_on_in_the_same_sentence(advice, said):
+    assert _to_reduce_waiting(advice) == f"To reduce waiting: {said}"
