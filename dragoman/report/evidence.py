@@ -319,10 +319,14 @@ class Evidence:
         length, begin, end = max(((b - a, a, b) for a, b in pairwise(steps)), default=(0, 0, 0))
         return (begin, end) if self.is_gap(length) and length > _SMALLEST_GAP * end else None
 
-    def is_gap(self, num_steps: int) -> bool:
+    def is_gap(self, num_steps: float) -> bool:
         """Whether so many steps without a record show that a part of the log is missing."""
+        return num_steps > self._longest_interval
+
+    @cached_property
+    def _longest_interval(self) -> float:
         is_known = self.is_imported and len(self.train_steps) >= _FEWEST_FOR_GAP
-        return is_known and num_steps > _GAP_FACTOR * float(np.median(self.train_steps))
+        return _GAP_FACTOR * float(np.median(self.train_steps)) if is_known else np.inf
 
     @property
     def num_steps(self) -> int | None:

@@ -121,7 +121,9 @@ class Findings:
         if not len(self.evidence.step_seconds) and mean and mean > 0:
             return StepTimes(mean, mean, None, None, [])
         full_seconds = [record.seconds_per_full_step or 0.0 for record in timed_records(self.evidence)]
-        return describe_step_times(full_seconds, self.interval_steps)
+        # How long the steps of a gap took is not known.
+        weights = [0.0 if self.evidence.is_gap(num_steps) else num_steps for num_steps in self.interval_steps]
+        return describe_step_times(full_seconds, np.array(weights))
 
     @cached_property
     def time_use(self) -> TimeUse | None:

@@ -77,6 +77,12 @@ def test_a_log_whose_middle_is_missing_did_not_stand_still(make):
     assert findings.time_use.seconds["unseen"] == pytest.approx(88_000)
 
 
+def test_the_steps_of_a_gap_do_not_count_for_the_mean_time(make):
+    records = [train(step, seconds_per_step=0.03) for step in range(100, 2_001, 100)]
+    records.append(train(20_000, seconds_per_step=0.0001))
+    assert make(records).step_times.mean == pytest.approx(0.03)
+
+
 def test_an_excerpt_with_a_gap_still_begins_midway(make):
     steps = [*range(2_900, 3_001, 50), *range(5_800, 6_001, 50)]
     assert make([train(step) for step in steps], {"begins_midway": True}).evidence.unseen_steps == 2_850
