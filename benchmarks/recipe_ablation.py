@@ -45,6 +45,7 @@ from dragoman.run.files import write_text
 from dragoman.run.schedule import build_schedule
 from dragoman.training.choose_settings import CorpusSize, Machine, choose_settings
 from dragoman.training.learner import Learner, build_learner, build_stream, read_micro_batches, set_learning_rate
+from dragoman.training.precision import resolve_precision
 from dragoman.training.worker import keep_freed_memory
 
 DATA_FOLDER = REPOSITORY.parent / "shared" / "data"
@@ -76,6 +77,7 @@ VARIANTS = {
     "twice the rate": Variant(rate_factor=2.0),
     "rate falls linearly": Variant(("training.schedule=polynomial",)),
     "rate as inverse square root": Variant(("training.schedule=inverse_polynomial", "training.decay_power=0.5")),
+    "fp32": Variant(("training.precision=fp32",)),
     "beta2 0.997": Variant(("training.beta2=0.997",)),
     "no label smoothing": Variant(("training.label_smoothing=0.0",)),
     "dropout 0.1": Variant(("model.dropout=0.1",)),
@@ -143,7 +145,7 @@ def build_variant(
         settings = build_settings(chosen, fixed)
         num_steps = budget.steps_of(settings)
     rate = variant.rate_factor * settings.training.learning_rate
-    return build_settings(chosen, [*fixed, f"training.learning_rate={rate}"])
+    return resolve_precision(build_settings(chosen, [*fixed, f"training.learning_rate={rate}"]), World())
 
 
 def train(corpus: PreparedCorpus, settings: Settings, budget: Budget) -> Iterator[dict[str, Any]]:
