@@ -104,3 +104,9 @@ def test_longer_unit_tests_can_be_found_by_their_text():
     """tests/conftest.py reads no other files of tests/unit where only longer tests run."""
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
     assert [path for path, text in texts.items() if re.search(r"(?<!pytest\.)mark\.slow|import mark\b", text)] == []
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """The folders of tests are no packages: pytest cannot tell two files of one name apart."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
