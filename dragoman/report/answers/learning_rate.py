@@ -72,12 +72,7 @@ def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
         )
     top, last = values.max(), len(values) - 1
     if top - values.min() <= _SAME_RATE * top:
-        is_falling = len(np.unique(values)) > _FEWEST_RATES and np.all(np.diff(values) <= 0)
-        if is_falling and top - values.min() > _AT_TOP * top:
-            return f"It falls slowly, from {values[0]:.3e} to {values[-1]:.3e}.", f"Falls slowly, {values[-1]:.2g}"
-        if top - values.min() > _AT_TOP * top:
-            return f"It hardly changed: from {values[0]:.3e} to {values[-1]:.3e}.", f"About {values[-1]:.2g}"
-        return f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
+        return _describe_small_change(values)
     at_top = np.flatnonzero(values >= (1 - _AT_TOP) * top)
     first, final = int(at_top[0]), int(at_top[-1])
     is_level = final > first and len(at_top) == final - first + 1
@@ -90,6 +85,15 @@ def _describe_recorded(steps: Floats, values: Floats) -> tuple[str, str]:
     between = ", and " if len(parts) > 2 else " and "
     course = between.join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"It {course}.", f"Peak {top:.2g} at step {int(steps[first]):,}"
+
+
+def _describe_small_change(values: Floats) -> tuple[str, str]:
+    """Tells the course of rates that are nearly equal: long and short."""
+    if values.max() - values.min() <= _AT_TOP * values.max():
+        return f"It stayed at {values[-1]:.3e}.", f"Constant, {values[-1]:.2g}"
+    if len(np.unique(values)) > _FEWEST_RATES and np.all(np.diff(values) <= 0):
+        return f"It falls slowly, from {values[0]:.3e} to {values[-1]:.3e}.", f"Falls slowly, {values[-1]:.2g}"
+    return f"It hardly changed: from {values[0]:.3e} to {values[-1]:.3e}.", f"About {values[-1]:.2g}"
 
 
 def _falls_with_root(steps: Floats, values: Floats) -> bool:

@@ -42,8 +42,8 @@ def answer_duration(findings: Findings) -> Answer:
         took = describe_hours(timed * (evidence.facts.mean_seconds_per_step or 0.0))
         num_steps = counted(evidence.num_steps or 0, evidence.step_noun)
         answer = (
-            f"Not known exactly: the last {timed:,} of {num_steps} took {took}. At that speed all "
-            f"took about {describe_hours(seconds)}{cost}."
+            f"Not known exactly: the last {timed:,} of {num_steps} took {took}. At that speed all took about "
+            f"{describe_hours(seconds)}{cost}."
         )
     else:
         whole = describe_exactly(seconds)
